@@ -1,0 +1,1 @@
+"""The SDK's configuration classes for registered caches; the path is fixed by the SDK."""

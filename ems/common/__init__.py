@@ -1,0 +1,1 @@
+"""What every layer uses: errors, options, results, futures and units."""

@@ -1,0 +1,48 @@
+"""Sizes as people write them."""
+
+import re
+
+_FACTORS = {
+    "": 1,
+    "B": 1,
+    "KB": 10**3,
+    "MB": 10**6,
+    "GB": 10**9,
+    "TB": 10**12,
+    "KIB": 1 << 10,
+    "MIB": 1 << 20,
+    "GIB": 1 << 30,
+    "TIB": 1 << 40,
+}
+_SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[A-Za-z]*)")
+_LARGEST = 1 << 63
+
+
+def parse_nbytes(text: str) -> int:
+    """Return the bytes that `text` names: "512MiB", "1.5GiB", "1GB" (10^9), "4096".
+
+    Raises:
+        ValueError: it is no size, its unit is unknown, or it is zero or beyond 2^63.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    factor = _FACTORS.get(match["unit"].upper()) if match else None
+    if match is None or factor is None:
+        units = ", ".join(("KB", "MB", "GB", "TB (10^3n)", "KiB", "MiB", "GiB", "TiB (2^10n)"))
+        raise ValueError(f"{text!r} is not a size; write a number and one of {units}")
+    whole, _, fraction = match["number"].partition(".")
+    nbytes, rest = divmod(int(whole + fraction) * factor, 10 ** len(fraction))
+    if rest:
+        raise ValueError(f"{text!r} is not a whole number of bytes")
+    if not 0 < nbytes < _LARGEST:
+        raise ValueError(f"{text!r} is {nbytes} bytes; a size is at least 1 and below 2^63")
+    return nbytes
+
+
+def format_nbytes(nbytes: int) -> str:
+    """Return `nbytes` in the largest binary unit that keeps it at least one: "1.50 GiB"."""
+    value, unit = float(nbytes), "B"
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1024 or unit == "TiB":
+            break
+        value /= 1024
+    return f"{nbytes} B" if unit == "B" else f"{value:.2f} {unit}"

@@ -1,0 +1,1 @@
+"""Where entries live: the engine interface, its implementations and their registry."""

@@ -1,0 +1,1 @@
+"""Moves the blocks of one request between device and pool, from start to end."""
