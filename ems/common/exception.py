@@ -4,7 +4,7 @@ EmsException             EMS_INTERNAL_ERROR     a fault inside this library
 ├── InvalidArgument      EMS_INVALID_ARGUMENT   the caller can fix this; the pool is fine
 ├── PoolUnavailable      EMS_IO_ERROR           the pool did not answer, or refused
 ├── RequestTimeout       EMS_IO_TIMEOUT         the request did not end within its time-out
-├── DeviceFailed         EMS_INTERNAL_ERROR     the NPU refused or failed; it is lost to this process
+├── DeviceFailed         EMS_INTERNAL_ERROR     the NPU refused or failed; it counts as lost
 └── NotReadyYet          EMS_RECOVERD_ERROR     `Ems.init` failed, and may be tried again
 """
 

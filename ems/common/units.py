@@ -16,6 +16,7 @@ _FACTORS = {
 }
 _SIZE = re.compile(r"(?P<number>\d+(?:\.\d+)?)\s*(?P<unit>[A-Za-z]*)")
 _LARGEST = 1 << 63
+_STEP = 1024
 
 
 def parse_nbytes(text: str) -> int:
@@ -27,7 +28,7 @@ def parse_nbytes(text: str) -> int:
     match = _SIZE.fullmatch(text.strip())
     factor = _FACTORS.get(match["unit"].upper()) if match else None
     if match is None or factor is None:
-        units = ", ".join(("KB", "MB", "GB", "TB (10^3n)", "KiB", "MiB", "GiB", "TiB (2^10n)"))
+        units = "KB, MB, GB, TB (powers of 1000), KiB, MiB, GiB, TiB (powers of 1024)"
         raise ValueError(f"{text!r} is not a size; write a number and one of {units}")
     whole, _, fraction = match["number"].partition(".")
     nbytes, rest = divmod(int(whole + fraction) * factor, 10 ** len(fraction))
@@ -42,7 +43,7 @@ def format_nbytes(nbytes: int) -> str:
     """Return `nbytes` in the largest binary unit that keeps it at least one: "1.50 GiB"."""
     value, unit = float(nbytes), "B"
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if value < 1024 or unit == "TiB":
+        if value < _STEP or unit == "TiB":
             break
-        value /= 1024
+        value /= _STEP
     return f"{nbytes} B" if unit == "B" else f"{value:.2f} {unit}"

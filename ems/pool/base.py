@@ -8,10 +8,21 @@ import enum
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import NewType, Protocol
+from typing import Protocol
 
-PoolKey = NewType("PoolKey", str)
-"""The pool's name of an entry; made by `ems.layout.key`, shorter than 512 ASCII characters."""
+from ems.layout.key import PoolKey
+
+__all__ = [
+    "EntryInfo",
+    "Held",
+    "HostMemory",
+    "Miss",
+    "Place",
+    "PoolEngine",
+    "PoolKey",
+    "PoolStats",
+    "Refused",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +83,7 @@ class Miss(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class PoolStats:
-    """The pool at one moment. used + free = backed <= capacity; held and reserved are part of used."""
+    """The pool at one moment. used <= backed <= capacity; reserved and held are part of used."""
 
     capacity_nbytes: int
     backed_nbytes: int

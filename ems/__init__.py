@@ -1,0 +1,1 @@
+"""Context caching for LLM inference on Ascend NPUs."""
