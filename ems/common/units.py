@@ -31,7 +31,8 @@ def parse_nbytes(text: str) -> int:
         units = "KB, MB, GB, TB (powers of 1000), KiB, MiB, GiB, TiB (powers of 1024)"
         raise ValueError(f"{text!r} is not a size; write a number and one of {units}")
     whole, _, fraction = match["number"].partition(".")
-    nbytes, rest = divmod(int(whole + fraction) * factor, 10 ** len(fraction))
+    denominator: int = 10 ** len(fraction)
+    nbytes, rest = divmod(int(whole + fraction) * factor, denominator)
     if rest:
         raise ValueError(f"{text!r} is not a whole number of bytes")
     if not 0 < nbytes < _LARGEST:

@@ -9,7 +9,7 @@ import json
 import operator
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any, NewType
+from typing import Any, NewType, cast
 
 from ems.common.exception import InvalidArgument, shown
 
@@ -76,11 +76,10 @@ def _parse_hash(index: int, value: Any) -> int | bytes | str:
 
 def make_keys(prefix: str, hashes: Sequence[int | bytes | str]) -> list[PoolKey]:
     """Return one key per hash. Different hashes, also of different types, have different keys."""
-    try:
-        if min(hashes) > -_BOUND and max(hashes) < _BOUND:  # type: ignore[type-var, operator]
-            return [PoolKey(f"{prefix}i{value:x}") for value in hashes]
-    except TypeError:
-        pass  # not all are ints
+    if set(map(type, hashes)) == {int}:
+        ints = cast("Sequence[int]", hashes)
+        if min(ints) > -_BOUND and max(ints) < _BOUND:
+            return [PoolKey(f"{prefix}i{value:x}") for value in ints]
     return [PoolKey(prefix + _written(value)) for value in hashes]
 
 

@@ -1,0 +1,329 @@
+"""From the facts of a model's tensors to a registration, or to the reason why not.
+
+Refused is what would make a wrong copy: tensors elsewhere than on one NPU, blocks whose bytes are
+not dense, private formats, overlaps. Warned about is what is legal and often a mistake.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ems.common.exception import InvalidArgument, shown
+from ems.common.store_layer_group import StoreLayerGroupDesc
+from ems.layout import ambiguity
+from ems.layout.key import digest
+from ems.layout.overlap import overlapping_pair
+from ems.layout.plane import BASE_FORMATS, FORMAT_NAMES, Plane, TensorFacts
+
+_LAYOUT_VERSION = 1
+"""Part of every fingerprint; grows when the bytes of an entry are arranged otherwise."""
+_DIMENSIONS = 4
+_LAST_ADDRESS = 1 << 63
+
+
+@dataclass(frozen=True)
+class LayerGroup:
+    """Layers that are stored alike: what one hash owns in them is one entry."""
+
+    index: int
+    layer_ids: tuple[int, ...]
+    block_size: int
+    """Tokens in a block of its tensors."""
+    num_blocks: int
+    """Blocks that every plane has; slots beyond them are refused."""
+    store_block_size: int | None
+    """The most tokens of one hash; None without a description: no limit."""
+    planes: tuple[Plane, ...]
+    """Each tensor once, in the order of registration; the order of an entry's parts."""
+    fingerprint: str
+    """Digest of all that gives the bytes their meaning."""
+
+    @property
+    def num_slots(self) -> int:
+        """The first slot that is not in the cache."""
+        return self.num_blocks * self.block_size
+
+    @cached_property
+    def token_nbytes(self) -> int:
+        """Bytes of one token over all planes."""
+        return sum(plane.token_nbytes for plane in self.planes)
+
+    @cached_property
+    def plane_addresses(self) -> npt.NDArray[np.uint64]:
+        """Address of each plane's block 0."""
+        return np.array([plane.address for plane in self.planes], np.uint64)
+
+    @cached_property
+    def plane_strides(self) -> npt.NDArray[np.uint64]:
+        """Bytes from one block to the next, of each plane."""
+        return np.array([plane.block_stride for plane in self.planes], np.uint64)
+
+    @cached_property
+    def plane_token_nbytes(self) -> npt.NDArray[np.uint64]:
+        """Bytes of one token, of each plane."""
+        return np.array([plane.token_nbytes for plane in self.planes], np.uint64)
+
+
+@dataclass(frozen=True)
+class Registration:
+    """A registered cache: addresses and metadata, no tensor."""
+
+    device_index: int
+    planes: tuple[tuple[Plane, ...], ...]
+    """By layer and position in the layer's list, repeated tensors included."""
+    groups: tuple[LayerGroup, ...]
+    warnings: tuple[str, ...]
+
+    @property
+    def token_nbytes(self) -> int:
+        """Bytes of one token over all groups, each tensor once."""
+        return sum(group.token_nbytes for group in self.groups)
+
+
+def register(
+    kvcache: Sequence[Sequence[TensorFacts]],
+    store_layer_group_desc: Any = None,
+    *,
+    device_id: int | None = None,
+) -> Registration:
+    """Return the registration of `kvcache`: layers × planes.
+
+    Each tensor is `[num_blocks, block_size, heads, head_size]`, or `[num_blocks, block_size,
+    width]`, which is taken as one head. Blocks may be padded or interleaved; the bytes of one block
+    must be dense. `device_id` is what the configuration says; another device is only warned about.
+
+    Raises:
+        InvalidArgument: naming layer, plane and what is wrong with it.
+    """
+    _check_devices(kvcache)
+    planes = tuple(
+        tuple(_plane(layer, index, facts) for index, facts in enumerate(tensors))
+        for layer, tensors in enumerate(kvcache)
+    )
+    parts = _partition(planes, store_layer_group_desc)
+    groups = tuple(_group(index, ids, size, planes) for index, (ids, size) in enumerate(parts))
+    _check_sharing(groups)
+    device_index = int(kvcache[0][0].device.partition(":")[2] or 0)
+    return Registration(
+        device_index,
+        planes,
+        groups,
+        tuple(_warnings(kvcache, planes, groups, device_index, device_id)),
+    )
+
+
+def _check_devices(kvcache: Sequence[Sequence[TensorFacts]]) -> None:
+    first = kvcache[0][0].device
+    for layer, tensors in enumerate(kvcache):
+        for index, facts in enumerate(tensors):
+            where = f"kvcache[{layer}][{index}] (layer {layer} plane {index})"
+            if facts.device.partition(":")[0] != "npu":
+                raise InvalidArgument(
+                    f"{where} is on device {facts.device}; registered tensors must be on an NPU"
+                )
+            if facts.device != first:
+                raise InvalidArgument(
+                    f"{where} is on {facts.device}, kvcache[0][0] on {first}; "
+                    "one registration is one NPU"
+                )
+
+
+def _plane(layer: int, index: int, facts: TensorFacts) -> Plane:
+    def refuse(reason: str) -> InvalidArgument:
+        return InvalidArgument(
+            f"kvcache[{layer}][{index}] (layer {layer} plane {index}): {reason}; "
+            f"shape {list(facts.shape)}, strides {list(facts.strides)}, {facts.dtype}"
+        )
+
+    shape, strides = _as_four_dimensions(facts)
+    if len(shape) != _DIMENSIONS:
+        hint = " (pass K and V as two tensors)" if len(shape) > _DIMENSIONS else ""
+        raise refuse(
+            f"it has {len(shape)} dimensions instead of "
+            f"[num_blocks, block_size, heads, head_size]{hint}"
+        )
+    if min(shape) < 1:
+        raise refuse("it is empty")
+    if facts.npu_format not in BASE_FORMATS:
+        name = FORMAT_NAMES.get(facts.npu_format, f"number {facts.npu_format}")
+        raise refuse(
+            f"its NPU format is {name}, whose bytes do not lie as its shape says; "
+            "cast it with torch_npu.npu_format_cast(tensor, 2)"
+        )
+    num_blocks, block_size, heads, head_size = shape
+    block_elements = block_size * heads * head_size
+    dense = (heads * head_size, head_size, 1)
+    if any(n > 1 and s != d for n, s, d in zip(shape[1:], strides[1:], dense, strict=True)):
+        raise refuse("the elements of one block are not dense in row-major order")
+    block_stride = strides[0] if num_blocks > 1 else block_elements
+    if block_stride < block_elements:
+        raise refuse("its blocks overlap")
+    plane = Plane(
+        layer,
+        index,
+        facts.address,
+        num_blocks,
+        block_size,
+        heads,
+        head_size,
+        facts.dtype,
+        facts.itemsize,
+        block_stride * facts.itemsize,
+    )
+    if plane.address < 1 or plane.end > _LAST_ADDRESS:
+        raise refuse(f"its addresses {plane.address:#x} to {plane.end:#x} are impossible")
+    return plane
+
+
+def _as_four_dimensions(facts: TensorFacts) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Return shape and strides, with the heads that a fused [blocks, block_size, width] lacks."""
+    if len(facts.shape) != _DIMENSIONS - 1:
+        return facts.shape, facts.strides
+    blocks, tokens, width = facts.shape
+    return (blocks, tokens, 1, width), (*facts.strides[:2], width, facts.strides[2])
+
+
+def _partition(
+    planes: Sequence[Sequence[Plane]], descriptions: Any
+) -> Sequence[tuple[tuple[int, ...], int | None]]:
+    """Return layer ids and store_block_size of each group: a partition of the layers."""
+    if descriptions is None:
+        return [(tuple(range(len(planes))), None)]
+    if not isinstance(descriptions, Sequence) or isinstance(descriptions, str | bytes):
+        raise InvalidArgument(
+            f"store_layer_group_desc must be a list of StoreLayerGroupDesc, "
+            f"not {shown(descriptions)}"
+        )
+    if not descriptions:
+        raise InvalidArgument("store_layer_group_desc is empty")
+    owner: dict[int, int] = {}
+    parts = [_part(at, each, len(planes), owner) for at, each in enumerate(descriptions)]
+    if missing := [layer for layer in range(len(planes)) if layer not in owner]:
+        raise InvalidArgument(
+            f"store_layer_group_desc leaves out layer {missing[0]}: the groups must cover "
+            f"all {len(planes)} layers ({len(missing)} missing)"
+        )
+    return parts
+
+
+def _part(
+    at: int, description: Any, layers: int, owner: dict[int, int]
+) -> tuple[tuple[int, ...], int]:
+    where = f"store_layer_group_desc[{at}]"
+    if not isinstance(description, StoreLayerGroupDesc):
+        raise InvalidArgument(f"{where} must be a StoreLayerGroupDesc, not {shown(description)}")
+    size: Any = description.store_block_size
+    ids: Any = description.layer_ids
+    if type(size) is not int or size < 1:
+        raise InvalidArgument(f"{where}.store_block_size must be an int above 0, not {shown(size)}")
+    if not isinstance(ids, Sequence) or isinstance(ids, str | bytes) or not ids:
+        raise InvalidArgument(f"{where}.layer_ids must be a list of layers, not {shown(ids)}")
+    for position, layer in enumerate(ids):
+        if type(layer) is not int or not 0 <= layer < layers:
+            raise InvalidArgument(
+                f"{where}.layer_ids[{position}] is {shown(layer)}; layers are 0 to {layers - 1}"
+            )
+        if layer in owner:
+            raise InvalidArgument(
+                f"{where}.layer_ids[{position}]: layer {layer} is in "
+                f"store_layer_group_desc[{owner[layer]}] already"
+            )
+        owner[layer] = at
+    return tuple(ids), size
+
+
+def _group(
+    index: int,
+    layer_ids: tuple[int, ...],
+    store_block_size: int | None,
+    planes: Sequence[Sequence[Plane]],
+) -> LayerGroup:
+    members = [plane for layer in layer_ids for plane in planes[layer]]
+    first = members[0]
+    for plane in members:
+        if plane.block_size != first.block_size:
+            raise InvalidArgument(
+                f"kvcache[{plane.layer}][{plane.index}] has blocks of {plane.block_size} tokens, "
+                f"{first.name} of {first.block_size}; layers with different block sizes "
+                "belong into different groups of store_layer_group_desc"
+            )
+    once: dict[tuple[int, ...], Plane] = {}
+    description = []
+    for plane in members:
+        place = _bytes_of(plane)
+        same_as = list(once).index(place) if place in once else None
+        once.setdefault(place, plane)
+        description.append(
+            [plane.layer, plane.index, plane.dtype, plane.heads, plane.head_size, same_as]
+        )
+    return LayerGroup(
+        index,
+        layer_ids,
+        first.block_size,
+        min(plane.num_blocks for plane in members),
+        store_block_size,
+        tuple(once.values()),
+        digest([_LAYOUT_VERSION, first.block_size, description]),
+    )
+
+
+def _bytes_of(plane: Plane) -> tuple[int, ...]:
+    return (
+        plane.address,
+        plane.num_blocks,
+        plane.block_size,
+        plane.token_nbytes,
+        plane.block_stride,
+    )
+
+
+def _check_sharing(groups: Sequence[LayerGroup]) -> None:
+    pair = overlapping_pair([plane for group in groups for plane in group.planes])
+    if pair is None:
+        return
+    one, other = sorted(pair, key=lambda plane: (plane.layer, plane.index))
+    raise InvalidArgument(
+        f"kvcache[{other.layer}][{other.index}] overlaps kvcache[{one.layer}][{one.index}]: "
+        f"{other.address:#x}–{other.end:#x} and {one.address:#x}–{one.end:#x}; a tensor may be "
+        "registered twice within one group, as a whole"
+    )
+
+
+def _warnings(
+    kvcache: Sequence[Sequence[TensorFacts]],
+    planes: Sequence[Sequence[Plane]],
+    groups: Sequence[LayerGroup],
+    device_index: int,
+    device_id: int | None,
+) -> list[str]:
+    found = []
+    if device_id is not None and device_index != device_id:
+        found.append(
+            f"the tensors are on npu:{device_index}, the configured device_id is {device_id}"
+        )
+    for group in groups:
+        members = [plane for layer in group.layer_ids for plane in planes[layer]]
+        most = max(members, key=lambda plane: plane.num_blocks)
+        if most.num_blocks != group.num_blocks:
+            found.append(
+                f"group {group.index}: {most.name} has {most.num_blocks} blocks, the smallest "
+                f"plane {group.num_blocks}; only the first {group.num_blocks} can be used"
+            )
+        if len(members) != len(group.planes):
+            repeated = len(members) - len(group.planes)
+            found.append(f"group {group.index}: {repeated} repeated tensors are moved once")
+    shapes = {
+        facts.shape: (layer, i) for layer, t in enumerate(kvcache) for i, facts in enumerate(t)
+    }
+    for shape, (layer, index) in shapes.items():
+        four = shape if len(shape) == _DIMENSIONS else (*shape[:2], 1, shape[2])
+        if others := ambiguity.other_readings(four):
+            found.append(
+                f"layer {layer} plane {index}: read as {ambiguity.documented_reading(four)}; "
+                f"its shape also fits {' and '.join(map(str, others))}"
+            )
+    return found
