@@ -1,0 +1,10 @@
+"""What the caller of a command can correct: an option's value or the file it names."""
+
+
+class BadInput(ValueError):  # noqa: N818 - it is the caller's, not ours
+    """An option's value, or the file behind it, cannot be used; the text says why."""
+
+    def __init__(self, message: str, *, option: str) -> None:
+        super().__init__(message)
+        self.option = option
+        """The option at fault, as it is typed: "--model"."""
