@@ -74,7 +74,10 @@ class NotReadyYet(EmsException):
 
 def shown(value: Any) -> str:
     """Return `value` for an error text: its repr, cut to a length a log line can bear."""
-    text = repr(value)
+    try:
+        text = repr(value)
+    except ValueError:  # an int of more digits than Python writes (sys.set_int_max_str_digits)
+        text = f"a {type(value).__name__} too long to be written"
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 

@@ -44,7 +44,7 @@ def format_nbytes(nbytes: int) -> str:
     """Return `nbytes` in the largest binary unit that keeps it at least one: "1.50 GiB"."""
     value, unit = float(nbytes), "B"
     for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if value < _STEP or unit == "TiB":
+        if round(value, 2) < _STEP or unit == "TiB":  # as it is printed: never "1024.00 KiB"
             break
         value /= _STEP
     return f"{nbytes} B" if unit == "B" else f"{value:.2f} {unit}"

@@ -115,6 +115,17 @@ def _merged(spans: Spans) -> Spans:
     return Spans(spans.device[first], spans.host[first], np.add.reduceat(spans.nbytes, first))
 
 
+def joined(parts: Sequence[Spans]) -> Spans:
+    """Return the spans of all parts, of which there is at least one."""
+    if len(parts) == 1:
+        return parts[0]
+    return Spans(
+        np.concatenate([part.device for part in parts]),
+        np.concatenate([part.host for part in parts]),
+        np.concatenate([part.nbytes for part in parts]),
+    )
+
+
 def slices_of(sizes: Sequence[int], slice_nbytes: int) -> list[range]:
     """Return consecutive ranges of entries of at most `slice_nbytes`, each of at least one."""
     slices = []

@@ -1,0 +1,98 @@
+"""The end of an asynchronous call, reached once and read any number of times."""
+
+import threading
+import time
+from collections.abc import Callable
+
+from ems.common.exception import EmsException
+from ems.common.result import CcResult
+
+
+class Outcome:
+    """How a call ended: a result or a failure, whichever came first."""
+
+    def __init__(self, deadline: float | None) -> None:
+        self.deadline = deadline
+        """A value of `time.monotonic()`; None is no limit."""
+        self.when_overdue: Callable[[], None] = _nothing
+        """Called by whoever asks after the deadline: ends a call that has not begun to move."""
+        self._ended = threading.Event()
+        self._lock = threading.Lock()
+        self._result: CcResult | None = None
+        self._failure: EmsException | None = None
+
+    @property
+    def overdue(self) -> bool:
+        """Whether the deadline has passed."""
+        return self.deadline is not None and time.monotonic() >= self.deadline
+
+    def finish(self, result: CcResult) -> None:
+        """End with a result, unless it has ended."""
+        with self._lock:
+            if not self._ended.is_set():
+                self._result = result
+                self._ended.set()
+
+    def fail(self, failure: EmsException) -> None:
+        """End with a failure, unless it has ended."""
+        with self._lock:
+            if not self._ended.is_set():
+                self._failure = failure
+                self._ended.set()
+
+    @property
+    def ended(self) -> bool:
+        """Whether there is a result or a failure."""
+        if not self._ended.is_set() and self.overdue:
+            self.when_overdue()
+        return self._ended.is_set()
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait until it has ended; return whether it has."""
+        return self._ended.wait(seconds)
+
+    def get(self) -> CcResult:
+        """Wait for the end; return the result or raise the failure."""
+        if self.deadline is not None:
+            self._ended.wait(max(0.0, self.deadline - time.monotonic()))
+            if not self._ended.is_set():
+                self.when_overdue()
+        self._ended.wait()
+        if self._failure is not None:
+            raise self._failure.with_traceback(None)
+        if self._result is None:
+            raise EmsException("the call ended with neither result nor failure")
+        return self._result
+
+
+def _nothing() -> None:
+    pass
+
+
+class CcFuture:
+    """A call on its way, as `async_save` and `async_load` return it.
+
+    Always true, readable any number of times and from any thread; may be dropped.
+    """
+
+    def __init__(self, outcome: Outcome) -> None:
+        self._outcome = outcome
+
+    def result(self) -> CcResult:
+        """Wait for the call to end and return its result.
+
+        Ends by the call's time-out, late at most by the copies that are under way then. Once it has
+        ended, no byte of the call moves any more.
+
+        Raises:
+            EmsException: the call failed; the same each time.
+        """
+        return self._outcome.get()
+
+    def done(self) -> bool:
+        """Return whether the call has ended, in whatever way."""
+        return self._outcome.ended
+
+    def __repr__(self) -> str:
+        """Show whether it has ended."""
+        return f"<CcFuture {'done' if self._outcome.ended else 'pending'}>"

@@ -1,0 +1,207 @@
+"""An Ascend NPU through torch_npu and the ACL runtime.
+
+Ordering with the caller goes through torch (an event on the caller's stream, polled), copies go
+past it (raw streams of our own). Every other combination was seen to copy stale bytes in some queue
+mode of torch_npu. `Stream.npu_stream`, `Stream.query` and the synchronising calls drain torch's
+queue with the GIL held, or spin for ever on a dead queue: they do not occur here, but for the one
+query that proves a queue dead.
+
+To be verified on hardware: that a failed copy is reported by synchronising its stream after its
+event has completed, and that aclrtSetStreamFailureMode stops a stream at its first failure.
+"""
+
+import threading
+import time
+from collections.abc import Hashable
+
+import torch_npu
+
+from ems.common.exception import DeviceFailed, PoolUnavailable
+from ems.device.acl import FEATURE_NOT_SUPPORTED, Acl, AclError
+from ems.device.base import Direction
+from ems.layout.copy_plan import Spans
+
+_SUSPECT_AFTER = 1.0
+"""Seconds of waiting for the caller's work before the queue is tested for being dead."""
+_CHECK_MILLISECONDS = 10_000
+"""Limit of the synchronisation after an event has completed; it has nothing left to wait for."""
+
+
+def device_count() -> int:
+    """Return how many NPUs this process can see."""
+    return int(torch_npu.npu.device_count())
+
+
+class AscendDevice:
+    """One NPU. Made once per process and device, used from any thread."""
+
+    def __init__(self, index: int) -> None:
+        torch_npu.npu.init()
+        self.index = index
+        self._acl = Acl()
+        self._lock = threading.Lock()
+        self._lost: str | None = None
+
+    @property
+    def lost(self) -> str | None:
+        """See `Device.lost`."""
+        return self._lost
+
+    def give_up(self, reason: str) -> None:
+        """See `Device.give_up`; the first reason stays."""
+        with self._lock:
+            self._lost = self._lost or reason
+
+    def caller_work(self) -> "StreamWork":
+        """See `Device.caller_work`."""
+        try:
+            return StreamWork(self, self._acl)
+        except RuntimeError as error:
+            self.give_up(str(error))
+            raise DeviceFailed(f"npu:{self.index} has failed earlier work: {error}") from error
+
+    def open_channel(self, direction: Direction) -> "StreamChannel":
+        """See `Device.open_channel`."""
+        torch_npu.npu.set_device(self.index)
+        return StreamChannel(self, self._acl, direction)
+
+
+class StreamWork:
+    """An event on the current stream of the thread that made it."""
+
+    def __init__(self, device: AscendDevice, acl: Acl) -> None:
+        self._device = device
+        self._acl = acl
+        # the thread's stream of the tensors' device, whatever device the thread has set; record()
+        # without it would take the current device's
+        self._stream = torch_npu.npu.current_stream(device.index)
+        self._event = torch_npu.npu.Event()
+        self._event.record(self._stream)
+        # the one way to the raw stream that does not drain torch's queue
+        self._raw = torch_npu._C._npu_getCurrentRawStreamNoWait(device.index)  # noqa: SLF001
+        self._suspect_at = time.monotonic() + _SUSPECT_AFTER
+
+    @property
+    def source(self) -> Hashable:
+        """See `CallerWork.source`."""
+        return int(self._raw)
+
+    def finished(self) -> bool:
+        """See `CallerWork.finished`."""
+        if self._event.query():
+            return True
+        now = time.monotonic()
+        if now >= self._suspect_at:
+            self._suspect_at = now + _SUSPECT_AFTER
+            self._check_queue()
+        return False
+
+    def _check_queue(self) -> None:
+        """Raise if the event will never complete: all of the stream is done, and it is not.
+
+        torch_npu drops what is queued after a refused launch without a word. The query drains the
+        queue, which is short where the runtime has nothing left to do.
+        """
+        if not self._acl.stream_idle(self._raw) or not self._stream.query():
+            return
+        if not self._event.query():
+            reason = "torch_npu dropped queued work after a refused launch"
+            self._device.give_up(reason)
+            raise DeviceFailed(f"npu:{self._device.index}: {reason}; restart the process")
+
+
+class StreamChannel:
+    """Two raw streams, used in turn, so that each copy is checked without waiting for the next."""
+
+    lanes = 2
+
+    def __init__(self, device: AscendDevice, acl: Acl, direction: Direction) -> None:
+        self._device = device
+        self._acl = acl
+        self._direction = direction
+        self._batched = acl.has_batched_copy
+        self._lanes = [(acl.create_stream(), acl.create_event()) for _ in range(self.lanes)]
+        self._started = 0
+
+    def start(self, spans: Spans) -> "StreamCopy":
+        """See `Channel.start`."""
+        if self._device.lost:
+            raise DeviceFailed(f"npu:{self._device.index} is lost: {self._device.lost}")
+        stream, event = self._lanes[self._started % self.lanes]
+        self._started += 1
+        try:
+            self._queue(spans, stream)
+            self._acl.record_event(event, stream)
+        except DeviceFailed as error:
+            self._device.give_up(str(error))
+            self._drain(stream)
+            raise
+        return StreamCopy(self._device, self._acl, stream, event)
+
+    def _queue(self, spans: Spans, stream: int) -> None:
+        if self._batched:
+            try:
+                self._acl.copy_batch(spans, self._direction, self._device.index, stream)
+            except AclError as error:
+                if error.number != FEATURE_NOT_SUPPORTED:
+                    raise
+                self._batched = False
+            else:
+                return
+        self._acl.copy_each(spans, self._direction, stream)
+
+    def _drain(self, stream: int) -> None:
+        """Wait until nothing of a refused call moves any more; the refusal is what is reported."""
+        try:
+            self._acl.synchronize_stream(stream, _CHECK_MILLISECONDS)
+        except DeviceFailed:
+            return
+
+
+class StreamCopy:
+    """What is on one of the channel's streams."""
+
+    def __init__(self, device: AscendDevice, acl: Acl, stream: int, event: int) -> None:
+        self._device = device
+        self._acl = acl
+        self._stream = stream
+        self._event = event
+
+    def done(self) -> bool:
+        """See `Copy.done`."""
+        try:
+            return self._acl.event_complete(self._event)
+        except DeviceFailed as error:
+            self._device.give_up(str(error))
+            raise
+
+    def check(self) -> None:
+        """See `Copy.check`. A completed event alone does not mean that a copy was right."""
+        try:
+            self._acl.synchronize_stream(self._stream, _CHECK_MILLISECONDS)
+        except DeviceFailed as error:
+            self._device.give_up(str(error))
+            raise
+
+
+class PinnedMemory:
+    """Host memory that the NPU reaches directly; a `HostMemory` of the pool.
+
+    Not torch's pinned memory, which rounds up to powers of two and keeps what is freed.
+    """
+
+    def __init__(self, index: int) -> None:
+        self._index = index
+        self._acl = Acl()
+
+    def allocate(self, nbytes: int) -> int:
+        """See `HostMemory.allocate`; binds the calling thread to the device."""
+        try:
+            torch_npu.npu.set_device(self._index)
+            return self._acl.malloc_host(nbytes)
+        except (DeviceFailed, RuntimeError) as error:
+            raise PoolUnavailable(f"no pinned host memory of {nbytes} bytes: {error}") from error
+
+    def free(self, address: int) -> None:
+        """See `HostMemory.free`."""
+        self._acl.free_host(address)

@@ -1,0 +1,168 @@
+"""Which task may run next: after the caller's work, and after earlier tasks it depends on.
+
+Two tasks must keep their order if they share a hash, unless both load, or share a block of the
+cache, unless both save. Otherwise a save followed at once by a load of the same hashes would miss.
+"""
+
+import threading
+from collections import deque
+from collections.abc import Hashable, Iterable, Iterator
+
+import numpy as np
+
+from ems.common.exception import EmsException
+from ems.device.base import Direction
+from ems.transfer.task import Task
+
+_SHORTEST_NAP = 20e-6
+_LONGEST_NAP = 200e-6
+"""Seconds between two looks at the NPU: short enough to be prompt, long enough to cost nothing."""
+
+
+def naps() -> Iterator[float]:
+    """Yield how long to sleep between looks: from 20 to 200 microseconds."""
+    nap = _SHORTEST_NAP
+    while True:
+        yield nap
+        nap = min(nap * 1.5, _LONGEST_NAP)
+
+
+class _Users:
+    """The unfinished tasks that use a resource, by resource."""
+
+    def __init__(self, harmless: Direction) -> None:
+        self._harmless = harmless
+        self._tasks: dict[Hashable, list[Task]] = {}
+
+    def add(self, task: Task, resources: Iterable[Hashable]) -> None:
+        """Add a task; what it must wait for is added to its blockers."""
+        shares = task.direction is self._harmless
+        for resource in resources:
+            users = self._tasks.setdefault(resource, [])
+            for user in users:
+                if user is not task and not (shares and user.direction is self._harmless):
+                    task.blockers.add(user)
+            users.append(task)
+
+    def discard(self, task: Task, resources: Iterable[Hashable]) -> None:
+        """Forget a task."""
+        for resource in resources:
+            users = self._tasks[resource]
+            users.remove(task)
+            if not users:
+                del self._tasks[resource]
+
+
+class Order:
+    """The tasks that are not finished yet, and which of them is next."""
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._arrived: deque[Task] = deque()
+        """Submitted; their dependencies are looked up by a worker, not by the caller."""
+        self._waiting: dict[Direction, list[Task]] = {way: [] for way in Direction}
+        self._unfinished: dict[Task, list[list[int]]] = {}
+        """Admitted, with the blocks they use in each group."""
+        self._by_hash = _Users(Direction.IN)
+        self._by_block: dict[int, _Users] = {}
+        self._closed = False
+
+    def submit(self, task: Task) -> None:
+        """Add a task behind all others."""
+        task.outcome.when_overdue = lambda: self._expire(task)
+        with self._changed:
+            if self._closed:
+                raise EmsException("the context cache has been shut down")
+            self._arrived.append(task)
+            self._changed.notify_all()
+
+    def next(self, direction: Direction) -> Task | None:
+        """Wait for a task of this direction that may run, and return it; None after `close`."""
+        with self._changed:
+            pause = naps()
+            while True:
+                self._admit()
+                task, looked = self._first_ready(direction)
+                if task is not None:
+                    return task
+                if self._closed and not self._waiting[direction]:
+                    return None
+                if not looked:  # nothing that the NPU could change
+                    pause = naps()
+                self._changed.wait(next(pause) if looked else None)
+
+    def finish(self, task: Task) -> None:
+        """Forget a task that `next` returned, and let those run that waited for it."""
+        with self._changed:
+            self._forget(task)
+
+    def wait_idle(self, seconds: float | None) -> bool:
+        """Wait until every submitted task has finished; return whether they have."""
+        with self._changed:
+            return self._changed.wait_for(
+                lambda: not self._arrived and not self._unfinished, seconds
+            )
+
+    def fail_waiting(self, failure: EmsException) -> int:
+        """End all tasks that have not begun; return how many."""
+        with self._changed:
+            self._admit()
+            waiting = [task for tasks in self._waiting.values() for task in tasks]
+            for task in waiting:
+                self._end(task, failure)
+            return len(waiting)
+
+    def close(self) -> None:
+        """Take no more tasks; `next` returns None when those submitted have been returned."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify_all()
+
+    def _admit(self) -> None:
+        while self._arrived:
+            task = self._arrived.popleft()
+            blocks = [np.unique(chunks.touched_blocks).tolist() for chunks in task.request.chunks]
+            self._unfinished[task] = blocks
+            self._by_hash.add(task, set(task.request.hashes))
+            for group, ids in enumerate(blocks):
+                self._by_block.setdefault(group, _Users(Direction.OUT)).add(task, ids)
+            self._waiting[task.direction].append(task)
+            self._changed.notify_all()
+
+    def _first_ready(self, direction: Direction) -> tuple[Task | None, bool]:
+        """Return the first task that may run, and whether some wait for the NPU alone."""
+        behind: set[Hashable] = set()
+        for task in list(self._waiting[direction]):
+            if task.outcome.overdue:
+                self._end(task, task.timeout("waiting for the NPU or for earlier requests"))
+            elif not task.blockers and task.caller_work.source not in behind:
+                try:
+                    finished = task.caller_work.finished()
+                except EmsException as failure:
+                    self._end(task, failure)
+                    continue
+                if finished:
+                    self._waiting[direction].remove(task)
+                    return task, True
+                behind.add(task.caller_work.source)
+        return None, bool(behind)
+
+    def _expire(self, task: Task) -> None:
+        with self._changed:
+            self._admit()
+            if task in self._waiting[task.direction]:
+                self._end(task, task.timeout("waiting for the NPU or for earlier requests"))
+
+    def _end(self, task: Task, failure: EmsException) -> None:
+        self._waiting[task.direction].remove(task)
+        self._forget(task)
+        task.outcome.fail(failure)
+
+    def _forget(self, task: Task) -> None:
+        blocks = self._unfinished.pop(task)
+        self._by_hash.discard(task, set(task.request.hashes))
+        for group, ids in enumerate(blocks):
+            self._by_block[group].discard(task, ids)
+        for other in self._unfinished:
+            other.blockers.discard(task)
+        self._changed.notify_all()

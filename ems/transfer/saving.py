@@ -1,0 +1,97 @@
+"""Saves the blocks of one task."""
+
+from collections.abc import Sequence
+from contextlib import suppress
+
+import numpy as np
+
+from ems.common.exception import EmsException
+from ems.common.result import CcResult
+from ems.pool.base import Place, PoolEngine, Refused
+from ems.transfer.parts import Part, spans_between, windows_of
+from ems.transfer.pipeline import Pipeline
+
+
+class Saving:
+    """One save: reserve, copy out, commit, slice by slice.
+
+    A hash that finds no place is left out and later ones are still stored: they serve other
+    prefixes. The result counts the leading run.
+    """
+
+    def __init__(
+        self, pool: PoolEngine, pipeline: Pipeline, parts: Sequence[Part], deadline: float | None
+    ) -> None:
+        self._pool = pool
+        self._pipeline = pipeline
+        self._parts = parts
+        self._deadline = deadline
+        keys = parts[0].keys
+        first = {key: at for at, key in reversed(list(enumerate(keys)))}
+        self._first = [first[key] for key in keys]
+        """For each hash its first position in the request; a repeat shares the outcome."""
+        self._stored = np.zeros((len(parts), len(keys)), np.bool_)
+
+    def run(self) -> CcResult:
+        """See `Mover.run`."""
+        try:
+            for window, slices in windows_of(self._parts, self._pool.window_nbytes):
+                self._store_window(window, slices)
+            self._pipeline.finish()
+        except BaseException:
+            self._pipeline.drain()
+            raise
+        done = np.logical_and.reduce(self._stored)[self._first]
+        return CcResult(leading_run(done.tolist()), len(self._first))
+
+    def _store_window(self, window: range, slices: Sequence[range]) -> None:
+        places = self._reserve([at for at in window if self._first[at] == at])
+        try:
+            for piece in slices:
+                batch = [{at: mine.pop(at) for at in piece if at in mine} for mine in places]
+                if any(batch):
+                    self._store(batch)
+        except BaseException:
+            self._abort(places)
+            raise
+
+    def _reserve(self, hashes: Sequence[int]) -> list[dict[int, Place]]:
+        """Return, by part and hash, the places to fill; note what is stored already."""
+        parts = self._parts
+        answers = iter(
+            self._pool.reserve(
+                [part.keys[at] for part in parts for at in hashes],
+                [int(part.chunks.tokens[at]) for part in parts for at in hashes],
+                [int(part.nbytes[at]) for part in parts for at in hashes],
+                deadline=self._deadline,
+            )
+        )
+        places: list[dict[int, Place]] = [{} for _ in parts]
+        for index, mine in enumerate(places):
+            for at in hashes:
+                answer = next(answers)
+                if isinstance(answer, Place):
+                    mine[at] = answer
+                elif answer is Refused.ALREADY_THERE:
+                    self._stored[index, at] = True
+        return places
+
+    def _store(self, batch: Sequence[dict[int, Place]]) -> None:
+        def settle(arrived: bool) -> None:  # noqa: FBT001 - the one thing the pipeline has to say
+            if not arrived:
+                self._abort(batch)
+                return
+            self._pool.commit([place for mine in batch for place in mine.values()])
+            for index, mine in enumerate(batch):
+                self._stored[index, list(mine)] = True
+
+        self._pipeline.push(spans_between(self._parts, batch), settle)
+
+    def _abort(self, batch: Sequence[dict[int, Place]]) -> None:
+        with suppress(EmsException):  # the failure that led here is the one to report
+            self._pool.abort([place for mine in batch for place in mine.values()])
+
+
+def leading_run(done: Sequence[bool]) -> int:
+    """Return how many are done before the first that is not."""
+    return done.index(False) if False in done else len(done)

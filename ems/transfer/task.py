@@ -1,0 +1,34 @@
+"""One call on its way: what it moves, what it waits for, how it ended."""
+
+import time
+from dataclasses import dataclass, field
+
+from ems.common.exception import RequestTimeout
+from ems.common.future import Outcome
+from ems.device.base import CallerWork, Direction
+from ems.layout.request import Request
+
+
+@dataclass(eq=False)
+class Task:
+    """A request that was submitted."""
+
+    direction: Direction
+    request: Request
+    caller_work: CallerWork
+    outcome: Outcome
+    write_rcache: bool = True
+    read_local_only: bool = False
+    blockers: set["Task"] = field(default_factory=set, repr=False)
+    """Earlier unfinished tasks that share a hash or a block with it."""
+    submitted: float = field(default_factory=time.monotonic)
+
+    def check_deadline(self, doing: str) -> None:
+        """Raise RequestTimeout if the deadline has passed; the text says what it was `doing`."""
+        if self.outcome.overdue:
+            raise self.timeout(doing)
+
+    def timeout(self, doing: str) -> RequestTimeout:
+        """Return the failure of a task whose deadline passed while `doing`."""
+        spent = time.monotonic() - self.submitted
+        return RequestTimeout(f"timed out after {spent * 1e3:.0f} ms, {doing}")

@@ -1,0 +1,103 @@
+"""Takes requests from any thread and ends each of them: one worker per direction."""
+
+import logging
+import threading
+import time
+from collections.abc import Sequence
+
+from ems.common.exception import EmsException
+from ems.common.future import Outcome
+from ems.common.option import CcKvOption
+from ems.device.base import Device, Direction
+from ems.layout.registration import Registration
+from ems.layout.request import Request
+from ems.pool.base import PoolEngine
+from ems.transfer.mover import Mover
+from ems.transfer.order import Order
+from ems.transfer.task import Task
+
+_log = logging.getLogger("ems")
+
+
+class Transfer:
+    """The way between one registered cache and the pool."""
+
+    def __init__(
+        self,
+        device: Device,
+        pool: PoolEngine,
+        registration: Registration,
+        *,
+        key_prefixes: Sequence[str],
+    ) -> None:
+        """Start the workers. `key_prefixes` are those of the registration's layer groups."""
+        self._device = device
+        self._pool = pool
+        self._registration = registration
+        self._key_prefixes = key_prefixes
+        self._order = Order()
+        self._workers = [
+            threading.Thread(
+                target=self._work, args=(direction,), name=f"ems-{direction.name}", daemon=True
+            )
+            for direction in Direction
+        ]
+        for worker in self._workers:
+            worker.start()
+
+    def submit(self, direction: Direction, request: Request, option: CcKvOption) -> Outcome:
+        """Start a request and return at once.
+
+        What the calling thread has queued on its current stream of the device comes first. Blocks
+        that are saved may be overwritten, and blocks that are loaded may be read, once the outcome
+        has ended.
+
+        Raises:
+            DeviceFailed: the device has failed before.
+        """
+        seconds = option.timeout / 1e3
+        outcome = Outcome(time.monotonic() + seconds if seconds else None)
+        work = self._device.caller_work()
+        self._order.submit(
+            Task(direction, request, work, outcome, option.write_rcache, option.read_local_only)
+        )
+        return outcome
+
+    def drain(self, seconds: float | None) -> bool:
+        """Wait until every submitted request has ended; return whether they have."""
+        return self._order.wait_idle(seconds)
+
+    def close(self, seconds: float | None) -> int:
+        """End the workers and return how many requests were given up for it.
+
+        Requests have `seconds` to end by themselves; after that those that have not begun fail.
+        """
+        given_up = 0
+        if not self.drain(seconds):
+            given_up = self._order.fail_waiting(EmsException("the context cache was shut down"))
+        self._order.close()
+        for worker in self._workers:
+            worker.join(seconds)
+        return given_up
+
+    def _work(self, direction: Direction) -> None:
+        mover = None
+        while (task := self._order.next(direction)) is not None:
+            try:
+                mover = mover or Mover(
+                    self._device,
+                    self._pool,
+                    self._registration,
+                    key_prefixes=self._key_prefixes,
+                    direction=direction,
+                )
+                task.outcome.finish(mover.run(task))
+            except EmsException as failure:
+                task.outcome.fail(failure)
+            except BaseException as error:  # noqa: BLE001 - a worker must outlive every task
+                _log.exception("a request failed by a fault of ems")
+                fault = EmsException(f"internal fault: {type(error).__name__}: {error}")
+                fault.__cause__ = error
+                task.outcome.fail(fault)
+            finally:
+                self._order.finish(task)
