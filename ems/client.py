@@ -1,0 +1,167 @@
+"""The SDK's entry: the one process-wide object, and the one place that wires the parts."""
+
+import atexit
+import os
+import threading
+import time
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any
+
+from ems import device
+from ems.common.exception import (
+    EmsException,
+    InvalidArgument,
+    NotReadyYet,
+    PoolUnavailable,
+    RequestTimeout,
+)
+from ems.config import Settings, read_settings
+from ems.context_caching import ContextCaching
+from ems.pool.registry import DEFAULT_URL, open_pool
+
+_HEALTH_SECONDS = 2.0
+_SHUTDOWN_SECONDS = 30.0
+
+
+@dataclass
+class _State:
+    """What this process has initialised."""
+
+    initialised: bool = False
+    settings: Settings | None = None
+    context_caching: ContextCaching | None = None
+    failure: EmsException | None = None
+    """Why the newest `Ems.init` failed."""
+    pid: int = 0
+
+
+_state = _State()
+_lock = threading.Lock()
+
+
+class Ems:
+    """The SDK as a process sees it. All methods are static; any thread may call them.
+
+    Failures are `EmsException`; `status_code()` says which kind:
+
+    - EMS_INVALID_ARGUMENT: arguments or the order of calls; mend and repeat.
+    - EMS_IO_TIMEOUT: the call's time-out passed.
+    - EMS_IO_ERROR: the pool does not answer; wait for `check_health`.
+    - EMS_INTERNAL_ERROR: the NPU or this library failed; the NPU counts as lost in this process.
+    - EMS_RECOVERD_ERROR: from `init` alone; the pool is not up yet, repeat `init` later.
+    """
+
+    @staticmethod
+    def init(config: Any) -> None:
+        """Connect this process to the pool.
+
+        A second call with an equal configuration changes nothing. After a failure it starts afresh.
+        A configuration without Context Caching succeeds, and `get_cc` stays None.
+
+        Args:
+            config: an `EmsConfig`.
+
+        Raises:
+            EmsException: EMS_INVALID_ARGUMENT for a wrong or different configuration;
+                EMS_RECOVERD_ERROR while the pool is not up; EMS_INTERNAL_ERROR where torch_npu or
+                CANN cannot be used. The process is as before the call.
+        """
+        _refuse_fork()
+        with _lock:
+            settings = read_settings(config)
+            if _state.initialised:
+                _refuse_other(settings)
+                return
+            try:
+                _state.context_caching = None if settings is None else _connect(settings)
+            except EmsException as failure:
+                _state.failure = failure
+                raise
+            if not _state.pid:
+                atexit.register(Ems.shutdown)
+            _state.settings = settings
+            _state.failure = None
+            _state.initialised = True
+            _state.pid = os.getpid()
+
+    @staticmethod
+    def get_cc() -> ContextCaching | None:
+        """Return the Context Caching object, the same each time.
+
+        None before a successful `init`, after `shutdown`, or without Context Caching.
+        """
+        return _state.context_caching
+
+    @staticmethod
+    def check_health() -> bool:
+        """Return whether requests can be expected to succeed; never raises, never hangs.
+
+        Before `init` has succeeded: whether it may now be called with a chance of success.
+        """
+        try:
+            _refuse_fork()
+            context_caching = _state.context_caching
+            if context_caching is None:
+                return not isinstance(_state.failure, NotReadyYet)
+            context_caching.check_health(deadline=time.monotonic() + _HEALTH_SECONDS)
+        except EmsException:
+            return False
+        return True
+
+    @staticmethod
+    def shutdown() -> None:
+        """End all requests, within 30 s, and let go of the pool; our extension.
+
+        Repeated calls are harmless; `init` may be called again. Also done at the interpreter's end.
+        """
+        if _forked():
+            return
+        with _lock:
+            context_caching = _state.context_caching
+            _state.context_caching = None
+            _state.settings = None
+            _state.initialised = False
+            if context_caching is not None:
+                context_caching.close(seconds=_SHUTDOWN_SECONDS)
+
+
+def _connect(settings: Settings) -> ContextCaching:
+    ascend = device.load()
+    _check_device_id(settings.device_id, ascend)
+    try:
+        pool = open_pool(settings.pool or DEFAULT_URL, ascend.PinnedMemory(settings.device_id))
+        pool.check_health(deadline=time.monotonic() + _HEALTH_SECONDS)
+    except (PoolUnavailable, RequestTimeout) as error:
+        raise NotReadyYet(f"the pool is not up: {error}") from error
+    return ContextCaching(settings, pool, ascend)
+
+
+def _check_device_id(device_id: int, ascend: ModuleType) -> None:
+    count = ascend.device_count()
+    if device_id >= count:
+        visible = os.environ.get("ASCEND_RT_VISIBLE_DEVICES")
+        raise InvalidArgument(
+            f"device_id is {device_id}, but this process sees {count} NPUs; device_id counts the "
+            f"visible ones from 0 (ASCEND_RT_VISIBLE_DEVICES is "
+            f"{'not set' if visible is None else repr(visible)})"
+        )
+
+
+def _refuse_other(settings: Settings | None) -> None:
+    if settings != _state.settings:
+        raise InvalidArgument(
+            "Ems.init was called before with a different configuration; call Ems.shutdown first"
+        )
+
+
+def _forked() -> bool:
+    return _state.pid not in {0, os.getpid()}
+
+
+def _refuse_fork() -> None:
+    if _forked():
+        raise EmsException(
+            "this process was forked after Ems.init: an NPU cannot be used in it; "
+            'start processes with the "spawn" method'
+        )
