@@ -1,0 +1,1 @@
+"""Reports as text or JSON; nothing here calls the library's machinery."""
