@@ -1,0 +1,205 @@
+"""Options that several commands share, as groups that a command takes as one parameter."""
+
+import functools
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass
+from typing import Annotated, Any, Final, get_type_hints
+
+import typer
+
+from ems.common.units import parse_nbytes
+from ems_cli.diagnostics.bad_input import BadInput
+from ems_cli.diagnostics.devices import DEFAULT_DEVICES, DeviceList, parse_devices
+from ems_cli.diagnostics.shape import DEFAULT_BLOCK_SIZE
+from ems_cli.diagnostics.shape_request import (
+    DEFAULT_DTYPE,
+    DEFAULT_HEAD_SIZE,
+    DEFAULT_HEADS,
+    DEFAULT_LAYERS,
+    ShapeRequest,
+)
+from ems_cli.render.sink import Sink
+from ems_cli.render.text import one_line
+
+EXIT_CODES: Final = (
+    "\b\n"  # keeps the lines apart
+    "Exit codes:\n"
+    "    0  fine\n"
+    "    1  the check ran and found a problem\n"
+    "    2  wrong usage\n"
+    "    3  device or pool unreachable, or another failure of EMS\n"
+    "   70  a bug in this program; its traceback is on stderr\n"
+    "  130  interrupted; what was measured so far is printed\n"
+    "  141  nobody reads the output any more"
+)
+"""The epilog of every `--help`."""
+
+
+@dataclass(frozen=True, slots=True)
+class OutputOptions:
+    """How a command talks."""
+
+    json: Annotated[bool, typer.Option("--json", help="Write the report as JSON; errors too.")] = (
+        False
+    )
+    quiet: Annotated[
+        bool, typer.Option("--quiet", "-q", help="No progress and no notes on stderr.")
+    ] = False
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceOptions:
+    """Which NPUs a command works on."""
+
+    devices: Annotated[
+        str,
+        typer.Option(
+            metavar="LIST",
+            help="NPUs to use: npu:0,npu:3 or 0-7 or all.",
+        ),
+    ] = DEFAULT_DEVICES
+
+    def chosen(self) -> DeviceList:
+        """Return the devices.
+
+        Raises:
+            BadInput: a part of the list is no device.
+        """
+        return parse_devices(self.devices)
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeOptions:
+    """How a synthetic cache looks; fields as in `ShapeRequest`."""
+
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|NAME",
+            help="Take the shape from a Hugging Face config.json, or from a model known by name:"
+            " qwen3-32b, deepseek-v3 and others.",
+        ),
+    ] = None
+    layers: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=4096, metavar="N", help=f"Layers of the model.  [default: {DEFAULT_LAYERS}]"
+        ),
+    ] = None
+    heads: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help=f"KV heads of the model.  [default: {DEFAULT_HEADS}]"
+        ),
+    ] = None
+    head_size: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help=f"Elements of one head.  [default: {DEFAULT_HEAD_SIZE}]"
+        ),
+    ] = None
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TYPE",
+            help=f"Element type of the cache.  [default: the model's, else {DEFAULT_DTYPE}]",
+        ),
+    ] = None
+    block_size: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens of one block.")] = (
+        DEFAULT_BLOCK_SIZE
+    )
+    blocks: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Blocks of the cache.  [default: what fits into 1 GiB]"
+        ),
+    ] = None
+    tp: Annotated[int, typer.Option(min=1, metavar="N", help="Ranks that share a layer.")] = 1
+    pp: Annotated[int, typer.Option(min=1, metavar="N", help="Pipeline stages.")] = 1
+    rank: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="R",
+            help="Global rank of the first device: stage * tp + rank within the stage.",
+        ),
+    ] = 0
+    mtp: Annotated[bool, typer.Option("--mtp", help="Count the model's MTP layers as well.")] = (
+        False
+    )
+
+    def request(self) -> ShapeRequest:
+        """Return what is asked for, to be resolved by `shape_of`."""
+        return ShapeRequest(**{field.name: getattr(self, field.name) for field in fields(self)})
+
+
+def with_groups(command: Callable[..., None]) -> Callable[..., None]:
+    """Let `command` take option groups: its parameter of a dataclass type becomes its fields.
+
+    The wrapper has the signature that Typer reads; it builds the groups again for the call, and
+    turns `BadInput` into the usage error it is.
+    """
+    hints = get_type_hints(command, include_extras=True)
+    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
+
+    @functools.wraps(command)
+    def call(**given: Any) -> None:
+        for name, group in groups.items():
+            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
+        try:
+            command(**given)
+        except BadInput as error:
+            raise typer.BadParameter(
+                one_line(str(error)), param_hint=f"'{error.option}'"
+            ) from error
+
+    call.__signature__ = _flat_signature(command, hints)  # type: ignore[attr-defined]
+    return call
+
+
+def _flat_signature(command: Callable[..., None], hints: dict[str, Any]) -> inspect.Signature:
+    flat: list[inspect.Parameter] = []
+    for parameter in inspect.signature(command).parameters.values():
+        hint = hints[parameter.name]
+        if is_dataclass(hint):
+            flat += _parameters_of(hint)
+        else:
+            kept = parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY)
+            flat.append(kept)
+    return inspect.Signature(flat)
+
+
+def _parameters_of(group: Any) -> list[inspect.Parameter]:
+    hints = get_type_hints(group, include_extras=True)
+    return [
+        inspect.Parameter(
+            field.name,
+            inspect.Parameter.KEYWORD_ONLY,
+            default=field.default,
+            annotation=hints[field.name],
+        )
+        for field in fields(group)
+    ]
+
+
+def sink_for(context: typer.Context, output: OutputOptions) -> Sink:
+    """Return the command's sink; `--json` and `--quiet` count before the command's name, too."""
+    sink = context.find_root().obj
+    if not isinstance(sink, Sink):  # the command runs outside of `create_app`
+        sink = Sink()
+    sink.as_json |= output.json
+    sink.quiet |= output.quiet
+    return sink
+
+
+def nbytes_of(text: str, *, option: str) -> int:
+    """Return the bytes that the value of a size option names, as `parse_nbytes` reads it.
+
+    Raises:
+        BadInput: it is no size.
+    """
+    try:
+        return parse_nbytes(text)
+    except ValueError as error:
+        raise BadInput(str(error), option=option) from error
