@@ -286,11 +286,39 @@ API aclError aclopCompileAndExecuteV2(const char *name)
     return operator_refuse(name, "this operator is not simulated");
 }
 
+/* ---- options of a compiler that does not exist: any is taken, all are off ---- */
+
+static const char COMPILE_OPTION[] = "disable";
+
 API aclError aclopSetCompileFlag(int flag)
 {
-    (void)flag; /* nothing is compiled */
+    (void)flag;
     return ACL_OK;
 }
+
+API aclError aclSetCompileopt(int option, const char *value)
+{
+    (void)option;
+    (void)value;
+    return ACL_OK;
+}
+
+API size_t aclGetCompileoptSize(int option)
+{
+    (void)option;
+    return sizeof COMPILE_OPTION;
+}
+
+API aclError aclGetCompileopt(int option, char *value, size_t room)
+{
+    if (value == NULL || room < sizeof COMPILE_OPTION) {
+        return sim_fail(ACL_INVALID_PARAM, "compile option %d: no room for its value", option);
+    }
+    memcpy(value, COMPILE_OPTION, sizeof COMPILE_OPTION);
+    return ACL_OK;
+}
+
+/* ---- dumps ---- */
 
 API aclError aclopStartDumpArgs(uint32_t type, const char *path)
 {

@@ -1,5 +1,5 @@
-/* The operators that the binaries of torch_npu 2.13.0 look up by name, one on a line.
- * `python tests/simulator/test_symbols.py` prints this file anew from the installed torch_npu. */
+/* The operators that the binaries of torch_npu 2.13.0 look up, one on a line. This
+ * file is what `python tests/simulator/test_symbols.py` prints for them. */
 LOOKED_UP(aclnnAbs)
 LOOKED_UP(aclnnAcos)
 LOOKED_UP(aclnnAcosh)
