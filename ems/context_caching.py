@@ -23,6 +23,7 @@ from ems.common.result import CcResult
 from ems.config import Settings
 from ems.device.base import Device, Direction
 from ems.layout.key import Namespace, key_prefix, make_keys, parse_hashes
+from ems.layout.part import parts_of
 from ems.layout.registration import Registration, register
 from ems.layout.request import Request, request_of_slots
 from ems.pool.base import PoolEngine, PoolStats
@@ -263,7 +264,8 @@ class ContextCaching:
             request: Request = request_of_slots(
                 cache.registration, slot_mapping, hashes, offsets, writes=direction is Direction.IN
             )
-            return CcFuture(cache.transfer.submit(direction, request, options))
+            parts = parts_of(request, cache.registration.groups, cache.key_prefixes)
+            return CcFuture(cache.transfer.submit(direction, parts, options))
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
@@ -309,7 +311,7 @@ class ContextCaching:
             key_prefix(self._namespace, group.index, group.fingerprint)
             for group in registration.groups
         )
-        transfer = Transfer(device, self._pool, registration, key_prefixes=prefixes)
+        transfer = Transfer(device, self._pool)
         return _Cache(registration, tensors, device, transfer, prefixes)
 
 

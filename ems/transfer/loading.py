@@ -5,9 +5,10 @@ from contextlib import suppress
 
 from ems.common.exception import EmsException
 from ems.common.result import CcResult
+from ems.layout.part import Part
 from ems.pool.base import Held, PoolEngine
-from ems.transfer.parts import Part, spans_between, windows_of
 from ems.transfer.pipeline import Pipeline
+from ems.transfer.slices import spans_between, windows_of
 
 
 class Loading:
@@ -65,7 +66,7 @@ class Loading:
                 [
                     tokens
                     for part in parts
-                    for tokens in part.chunks.tokens[window.start : window.stop].tolist()
+                    for tokens in part.tokens[window.start : window.stop].tolist()
                 ],
                 deadline=self._deadline,
             )

@@ -1,14 +1,12 @@
 """Which task may run next: after the caller's work, and after earlier tasks it depends on.
 
-Two tasks must keep their order if they share a hash, unless both load, or share a block of the
-cache, unless both save. Otherwise a save followed at once by a load of the same hashes would miss.
+Two tasks must keep their order if they share a hash, unless both load, or a place in device
+memory, unless both save. Otherwise a save followed at once by a load of the same hashes would miss.
 """
 
 import threading
 from collections import deque
 from collections.abc import Hashable, Iterable, Iterator
-
-import numpy as np
 
 from ems.common.exception import EmsException
 from ems.device.base import Direction
@@ -61,10 +59,10 @@ class Order:
         self._arrived: deque[Task] = deque()
         """Submitted; their dependencies are looked up by a worker, not by the caller."""
         self._waiting: dict[Direction, list[Task]] = {way: [] for way in Direction}
-        self._unfinished: dict[Task, list[list[int]]] = {}
-        """Admitted, with the blocks they use in each group."""
-        self._by_hash = _Users(Direction.IN)
-        self._by_block: dict[int, _Users] = {}
+        self._unfinished: list[Task] = []
+        """Admitted, in the order of submission."""
+        self._by_key = _Users(Direction.IN)
+        self._by_place: dict[Hashable, _Users] = {}
         self._closed = False
 
     def submit(self, task: Task) -> None:
@@ -121,11 +119,11 @@ class Order:
     def _admit(self) -> None:
         while self._arrived:
             task = self._arrived.popleft()
-            blocks = [np.unique(chunks.touched_blocks).tolist() for chunks in task.request.chunks]
-            self._unfinished[task] = blocks
-            self._by_hash.add(task, set(task.request.hashes))
-            for group, ids in enumerate(blocks):
-                self._by_block.setdefault(group, _Users(Direction.OUT)).add(task, ids)
+            self._unfinished.append(task)
+            self._by_key.add(task, set(task.parts[0].keys))
+            for part in task.parts:
+                users = self._by_place.setdefault(part.space, _Users(Direction.OUT))
+                users.add(task, part.places)
             self._waiting[task.direction].append(task)
             self._changed.notify_all()
 
@@ -159,10 +157,10 @@ class Order:
         task.outcome.fail(failure)
 
     def _forget(self, task: Task) -> None:
-        blocks = self._unfinished.pop(task)
-        self._by_hash.discard(task, set(task.request.hashes))
-        for group, ids in enumerate(blocks):
-            self._by_block[group].discard(task, ids)
+        self._unfinished.remove(task)
+        self._by_key.discard(task, set(task.parts[0].keys))
+        for part in task.parts:
+            self._by_place[part.space].discard(task, part.places)
         for other in self._unfinished:
             other.blockers.discard(task)
         self._changed.notify_all()

@@ -7,9 +7,10 @@ import numpy as np
 
 from ems.common.exception import EmsException
 from ems.common.result import CcResult
+from ems.layout.part import Part
 from ems.pool.base import Place, PoolEngine, Refused
-from ems.transfer.parts import Part, spans_between, windows_of
 from ems.transfer.pipeline import Pipeline
+from ems.transfer.slices import spans_between, windows_of
 
 
 class Saving:
@@ -61,7 +62,7 @@ class Saving:
         answers = iter(
             self._pool.reserve(
                 [part.keys[at] for part in parts for at in hashes],
-                [int(part.chunks.tokens[at]) for part in parts for at in hashes],
+                [int(part.tokens[at]) for part in parts for at in hashes],
                 [int(part.nbytes[at]) for part in parts for at in hashes],
                 deadline=self._deadline,
             )

@@ -1,12 +1,13 @@
 """One call on its way: what it moves, what it waits for, how it ended."""
 
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from ems.common.exception import RequestTimeout
 from ems.common.future import Outcome
 from ems.device.base import CallerWork, Direction
-from ems.layout.request import Request
+from ems.layout.part import Part
 
 
 @dataclass(eq=False)
@@ -14,7 +15,7 @@ class Task:
     """A request that was submitted."""
 
     direction: Direction
-    request: Request
+    parts: Sequence[Part]
     caller_work: CallerWork
     outcome: Outcome
     write_rcache: bool = True

@@ -9,8 +9,7 @@ from ems.common.exception import EmsException
 from ems.common.future import Outcome
 from ems.common.option import CcKvOption
 from ems.device.base import Device, Direction
-from ems.layout.registration import Registration
-from ems.layout.request import Request
+from ems.layout.part import Part
 from ems.pool.base import PoolEngine
 from ems.transfer.mover import Mover
 from ems.transfer.order import Order
@@ -20,21 +19,16 @@ _log = logging.getLogger("ems")
 
 
 class Transfer:
-    """The way between one registered cache and the pool."""
+    """The way between one NPU and the pool."""
 
     def __init__(
         self,
         device: Device,
         pool: PoolEngine,
-        registration: Registration,
-        *,
-        key_prefixes: Sequence[str],
     ) -> None:
-        """Start the workers. `key_prefixes` are those of the registration's layer groups."""
+        """Start the workers."""
         self._device = device
         self._pool = pool
-        self._registration = registration
-        self._key_prefixes = key_prefixes
         self._order = Order()
         self._workers = [
             threading.Thread(
@@ -45,7 +39,7 @@ class Transfer:
         for worker in self._workers:
             worker.start()
 
-    def submit(self, direction: Direction, request: Request, option: CcKvOption) -> Outcome:
+    def submit(self, direction: Direction, parts: Sequence[Part], option: CcKvOption) -> Outcome:
         """Start a request and return at once.
 
         What the calling thread has queued on its current stream of the device comes first. Blocks
@@ -59,7 +53,7 @@ class Transfer:
         outcome = Outcome(time.monotonic() + seconds if seconds else None)
         work = self._device.caller_work()
         self._order.submit(
-            Task(direction, request, work, outcome, option.write_rcache, option.read_local_only)
+            Task(direction, parts, work, outcome, option.write_rcache, option.read_local_only)
         )
         return outcome
 
@@ -84,13 +78,7 @@ class Transfer:
         mover = None
         while (task := self._order.next(direction)) is not None:
             try:
-                mover = mover or Mover(
-                    self._device,
-                    self._pool,
-                    self._registration,
-                    key_prefixes=self._key_prefixes,
-                    direction=direction,
-                )
+                mover = mover or Mover(self._device, self._pool, direction)
                 task.outcome.finish(mover.run(task))
             except EmsException as failure:
                 task.outcome.fail(failure)
