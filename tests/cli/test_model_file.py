@@ -1,11 +1,24 @@
 import json
 
+import published_configs
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from published_configs import QWEN3_8B
 
 from ems_cli.diagnostics.bad_input import BadInput
+from ems_cli.diagnostics.model_config import Wanted, shape_of_model
 from ems_cli.diagnostics.model_presets import PRESETS
+from ems_cli.diagnostics.parallel import Parallel
 from ems_cli.diagnostics.shape_request import ShapeRequest, shape_of
+
+CONFIGS = [value for name, value in vars(published_configs).items() if name.isupper()]
+FIELDS = sorted({name for config in CONFIGS for name in config} | {"text_config", "indexer_types"})
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 200) | st.floats() | st.text(max_size=4),
+    lambda inner: st.lists(inner, max_size=70) | st.dictionaries(st.sampled_from(FIELDS), inner),
+    max_leaves=80,
+)
 
 
 @pytest.fixture
@@ -108,3 +121,19 @@ def test_a_built_in_model_has_its_published_bytes_per_token(name, token_nbytes):
 
 def test_every_built_in_model_can_be_read():
     assert all(shape_of(ShapeRequest(model=name)).layers for name in PRESETS)
+
+
+@given(
+    st.sampled_from(CONFIGS),
+    st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=3),
+    st.integers(1, 9),
+    st.integers(1, 9),
+)
+def test_whatever_a_file_holds_it_is_a_shape_or_a_reason(config, changes, tp, pp):
+    try:
+        shape = shape_of_model(
+            {**config, **changes}, "file", parallel=Parallel(tp, pp), wanted=Wanted(128)
+        )
+    except BadInput:
+        return
+    assert shape.token_nbytes > 0
