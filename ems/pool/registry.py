@@ -1,0 +1,52 @@
+"""The engines by the scheme of their URL; an engine is imported when it is chosen, not before."""
+
+from importlib import import_module
+from typing import Protocol, cast
+
+from ems.common.exception import InvalidArgument, shown
+from ems.pool.base import HostMemory, PoolEngine
+from ems.pool.url import PoolUrl
+
+DEFAULT_URL = "memory://?capacity=8GiB"
+
+_ENGINES = {
+    "memory": "ems.pool.memory:MemoryPool",
+}
+
+
+class EngineClass(Protocol):
+    """What the registry asks of a class of engines."""
+
+    def from_url(self, url: PoolUrl, memory: HostMemory) -> PoolEngine:
+        """Return the engine that `url` describes.
+
+        Raises:
+            InvalidArgument: `url` has parts that the engine does not know, or wrong values.
+        """
+
+
+def open_pool(url: str, memory: HostMemory) -> PoolEngine:
+    """Return the engine that `url` describes, with its pinned memory taken from `memory`.
+
+    Raises:
+        InvalidArgument: the URL is wrong, names no known engine, or one whose package is missing.
+    """
+    parsed = PoolUrl.parse(url)
+    return _engine_class(parsed).from_url(parsed, memory)
+
+
+def _engine_class(url: PoolUrl) -> EngineClass:
+    place = _ENGINES.get(url.scheme)
+    if place is None:
+        known = ", ".join(f"{scheme}://" for scheme in sorted(_ENGINES))
+        raise url.refusal(f"the engine {shown(url.scheme)} is unknown; known are {known}")
+    module, _, name = place.partition(":")
+    try:
+        return cast("EngineClass", getattr(import_module(module), name))
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] == "ems":
+            raise
+        raise InvalidArgument(
+            f"the pool {shown(url.text)} needs the Python package {error.name}, which is not "
+            f"installed; pip install 'ems[{url.scheme}]', or use {DEFAULT_URL}"
+        ) from error
