@@ -65,8 +65,8 @@ def plan_spans(
     `addresses` and `stored` are the host addresses and token counts of their entries.
     """
     if chunks.block_ids is not None:
-        return _merged(_whole_block_spans(group, chunks.block_ids[which], addresses, stored))
-    return _merged(_run_spans(group, chunks, which, addresses, stored))
+        return _whole_block_spans(group, chunks.block_ids[which], addresses, stored)
+    return _run_spans(group, chunks, which, addresses, stored)
 
 
 def _whole_block_spans(group: LayerGroup, block_ids: Ints, addresses: Uints, stored: Ints) -> Spans:
@@ -74,7 +74,9 @@ def _whole_block_spans(group: LayerGroup, block_ids: Ints, addresses: Uints, sto
     host = addresses[:, None] + _entry_offsets(group, stored)
     block_nbytes = np.uint64(group.block_size) * group.plane_token_nbytes
     nbytes = np.broadcast_to(block_nbytes, device.shape)
-    return Spans(device.ravel(), host.ravel(), nbytes.ravel())
+    first = np.zeros(device.shape, np.bool_)
+    first[:, 0] = True
+    return _merged(Spans(device.ravel(), host.ravel(), nbytes.ravel()), first.ravel())
 
 
 def _run_spans(
@@ -95,8 +97,10 @@ def _run_spans(
         + runs.position.astype(np.uint64)[:, None] * token_nbytes
     )
     nbytes = runs.length.astype(np.uint64)[:, None] * token_nbytes
+    first = np.ones(device.T.shape, np.bool_)
+    first[:, 1:] = entry[1:] != entry[:-1]
     # plane by plane, so that runs which follow each other in memory are neighbours to merge
-    return Spans(device.T.ravel(), host.T.ravel(), nbytes.T.ravel())
+    return _merged(Spans(device.T.ravel(), host.T.ravel(), nbytes.T.ravel()), first.ravel())
 
 
 def _entry_offsets(group: LayerGroup, stored: Ints) -> Uints:
@@ -104,15 +108,18 @@ def _entry_offsets(group: LayerGroup, stored: Ints) -> Uints:
     return _part_offsets(group, distinct)[which, :-1]
 
 
-def _merged(spans: Spans) -> Spans:
-    """Join neighbours that are adjacent on both sides."""
-    joined = (spans.device[1:] == spans.device[:-1] + spans.nbytes[:-1]) & (
-        spans.host[1:] == spans.host[:-1] + spans.nbytes[:-1]
-    )
+def _merged(spans: Spans, first: npt.NDArray[np.bool_]) -> Spans:
+    """Join neighbours that are adjacent on both sides, save where `first` of something begins.
+
+    Neighbouring entries, or tensors, can be two allocations; a copy must not cross their border.
+    """
+    joined = ~first[1:]
+    joined &= spans.device[1:] == spans.device[:-1] + spans.nbytes[:-1]
+    joined &= spans.host[1:] == spans.host[:-1] + spans.nbytes[:-1]
     if not joined.any():
         return Spans(spans.device, spans.host, np.ascontiguousarray(spans.nbytes))
-    first = np.flatnonzero(np.concatenate(([True], ~joined)))
-    return Spans(spans.device[first], spans.host[first], np.add.reduceat(spans.nbytes, first))
+    kept = np.flatnonzero(np.concatenate(([True], ~joined)))
+    return Spans(spans.device[kept], spans.host[kept], np.add.reduceat(spans.nbytes, kept))
 
 
 def joined(parts: Sequence[Spans]) -> Spans:
@@ -135,5 +142,6 @@ def slices_of(sizes: Sequence[int], slice_nbytes: int) -> list[range]:
             slices.append(range(start, index))
             start, filled = index, 0
         filled += nbytes
-    slices.append(range(start, len(sizes)))
+    if start < len(sizes):
+        slices.append(range(start, len(sizes)))
     return slices

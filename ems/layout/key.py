@@ -55,7 +55,7 @@ def parse_hashes(hashes: Any) -> list[int | bytes | str]:
     """
     if hasattr(hashes, "tolist"):
         hashes = hashes.tolist()
-    if not isinstance(hashes, Sequence) or isinstance(hashes, str | bytes):
+    if not isinstance(hashes, Sequence) or isinstance(hashes, str | bytes | bytearray):
         raise InvalidArgument(f"hashes must be a list of ints, not {shown(hashes)}")
     if not hashes:
         raise InvalidArgument("hashes is empty")
@@ -67,8 +67,11 @@ def parse_hashes(hashes: Any) -> list[int | bytes | str]:
 def _parse_hash(index: int, value: Any) -> int | bytes | str:
     if isinstance(value, str | bytes) and value:
         return value
-    if not isinstance(value, bool) and hasattr(value, "__index__"):
-        return operator.index(value)
+    try:
+        if not isinstance(value, bool):
+            return operator.index(value)
+    except TypeError:
+        pass  # no int, or one that refuses, such as a tensor of floats
     raise InvalidArgument(
         f"hashes[{index}] is {shown(value)}; a hash is an int, or a digest as bytes or str"
     )
@@ -90,6 +93,6 @@ def _written(value: int | bytes | str) -> str:
         kind, text = "b", value.hex()
     else:
         kind, text = "s", value.encode("utf-8", "surrogatepass").hex()
-    if len(text) <= _WIDEST:
+    if len(text.removeprefix("-")) <= _WIDEST:  # as in `make_keys`: the sign does not count
         return kind + text
     return kind.upper() + hashlib.sha256(text.encode()).hexdigest()

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ems.common.exception import InvalidArgument, shown
-from ems.common.store_layer_group import StoreLayerGroupDesc
+from ems.common.exception import InvalidArgument
 from ems.layout import ambiguity
 from ems.layout.key import digest
 from ems.layout.overlap import overlapping_pair
+from ems.layout.partition import partition_of
 from ems.layout.plane import BASE_FORMATS, FORMAT_NAMES, Plane, TensorFacts
 
 _LAYOUT_VERSION = 1
@@ -99,12 +99,13 @@ def register(
     Raises:
         InvalidArgument: naming layer, plane and what is wrong with it.
     """
+    _check_not_empty(kvcache)
     _check_devices(kvcache)
     planes = tuple(
         tuple(_plane(layer, index, facts) for index, facts in enumerate(tensors))
         for layer, tensors in enumerate(kvcache)
     )
-    parts = _partition(planes, store_layer_group_desc)
+    parts = partition_of(len(planes), store_layer_group_desc)
     groups = tuple(_group(index, ids, size, planes) for index, (ids, size) in enumerate(parts))
     _check_sharing(groups)
     device_index = int(kvcache[0][0].device.partition(":")[2] or 0)
@@ -114,6 +115,14 @@ def register(
         groups,
         tuple(_warnings(kvcache, planes, groups, device_index, device_id)),
     )
+
+
+def _check_not_empty(kvcache: Sequence[Sequence[TensorFacts]]) -> None:
+    if not kvcache:
+        raise InvalidArgument("kvcache is empty")
+    for layer, tensors in enumerate(kvcache):
+        if not tensors:
+            raise InvalidArgument(f"kvcache[{layer}] (layer {layer}) has no tensors")
 
 
 def _check_devices(kvcache: Sequence[Sequence[TensorFacts]]) -> None:
@@ -187,55 +196,6 @@ def _as_four_dimensions(facts: TensorFacts) -> tuple[tuple[int, ...], tuple[int,
     return (blocks, tokens, 1, width), (*facts.strides[:2], width, facts.strides[2])
 
 
-def _partition(
-    planes: Sequence[Sequence[Plane]], descriptions: Any
-) -> Sequence[tuple[tuple[int, ...], int | None]]:
-    """Return layer ids and store_block_size of each group: a partition of the layers."""
-    if descriptions is None:
-        return [(tuple(range(len(planes))), None)]
-    if not isinstance(descriptions, Sequence) or isinstance(descriptions, str | bytes):
-        raise InvalidArgument(
-            f"store_layer_group_desc must be a list of StoreLayerGroupDesc, "
-            f"not {shown(descriptions)}"
-        )
-    if not descriptions:
-        raise InvalidArgument("store_layer_group_desc is empty")
-    owner: dict[int, int] = {}
-    parts = [_part(at, each, len(planes), owner) for at, each in enumerate(descriptions)]
-    if missing := [layer for layer in range(len(planes)) if layer not in owner]:
-        raise InvalidArgument(
-            f"store_layer_group_desc leaves out layer {missing[0]}: the groups must cover "
-            f"all {len(planes)} layers ({len(missing)} missing)"
-        )
-    return parts
-
-
-def _part(
-    at: int, description: Any, layers: int, owner: dict[int, int]
-) -> tuple[tuple[int, ...], int]:
-    where = f"store_layer_group_desc[{at}]"
-    if not isinstance(description, StoreLayerGroupDesc):
-        raise InvalidArgument(f"{where} must be a StoreLayerGroupDesc, not {shown(description)}")
-    size: Any = description.store_block_size
-    ids: Any = description.layer_ids
-    if type(size) is not int or size < 1:
-        raise InvalidArgument(f"{where}.store_block_size must be an int above 0, not {shown(size)}")
-    if not isinstance(ids, Sequence) or isinstance(ids, str | bytes) or not ids:
-        raise InvalidArgument(f"{where}.layer_ids must be a list of layers, not {shown(ids)}")
-    for position, layer in enumerate(ids):
-        if type(layer) is not int or not 0 <= layer < layers:
-            raise InvalidArgument(
-                f"{where}.layer_ids[{position}] is {shown(layer)}; layers are 0 to {layers - 1}"
-            )
-        if layer in owner:
-            raise InvalidArgument(
-                f"{where}.layer_ids[{position}]: layer {layer} is in "
-                f"store_layer_group_desc[{owner[layer]}] already"
-            )
-        owner[layer] = at
-    return tuple(ids), size
-
-
 def _group(
     index: int,
     layer_ids: tuple[int, ...],
@@ -306,24 +266,24 @@ def _warnings(
             f"the tensors are on npu:{device_index}, the configured device_id is {device_id}"
         )
     for group in groups:
-        members = [plane for layer in group.layer_ids for plane in planes[layer]]
-        most = max(members, key=lambda plane: plane.num_blocks)
-        if most.num_blocks != group.num_blocks:
-            found.append(
-                f"group {group.index}: {most.name} has {most.num_blocks} blocks, the smallest "
-                f"plane {group.num_blocks}; only the first {group.num_blocks} can be used"
-            )
-        if len(members) != len(group.planes):
-            repeated = len(members) - len(group.planes)
-            found.append(f"group {group.index}: {repeated} repeated tensors are moved once")
-    shapes = {
-        facts.shape: (layer, i) for layer, t in enumerate(kvcache) for i, facts in enumerate(t)
-    }
-    for shape, (layer, index) in shapes.items():
-        four = shape if len(shape) == _DIMENSIONS else (*shape[:2], 1, shape[2])
-        if others := ambiguity.other_readings(four):
-            found.append(
-                f"layer {layer} plane {index}: read as {ambiguity.documented_reading(four)}; "
-                f"its shape also fits {' and '.join(map(str, others))}"
-            )
+        found += _group_warnings(group, [p for layer in group.layer_ids for p in planes[layer]])
+    return found + ambiguity.shape_warnings(kvcache)
+
+
+def _group_warnings(group: LayerGroup, members: Sequence[Plane]) -> list[str]:
+    found = []
+    most = max(members, key=lambda plane: plane.num_blocks)
+    least = min(members, key=lambda plane: plane.num_blocks)
+    if most.num_blocks != least.num_blocks:
+        found.append(
+            f"group {group.index}: {most.name} has {most.num_blocks} blocks, {least.name} only "
+            f"{least.num_blocks}; only the first {group.num_blocks} can be used"
+        )
+    # the planes of the group are the first of their bytes, so these are the later ones
+    if repeats := [plane for plane in members if plane not in group.planes]:
+        original = next(p for p in group.planes if _bytes_of(p) == _bytes_of(repeats[0]))
+        found.append(
+            f"group {group.index}: {repeats[0].name} is the same tensor as {original.name}; "
+            f"{len(repeats)} repeated in all, each is moved once"
+        )
     return found

@@ -16,6 +16,9 @@ from ems.common.exception import InvalidArgument, shown
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 
+_NO_INT64 = (struct.error, TypeError)
+"""What `struct` raises; TypeError is from a `__index__` that refuses, as a float tensor's does."""
+
 
 @dataclass(frozen=True, slots=True)
 class Runs:
@@ -50,13 +53,13 @@ def parse_ints(name: str, values: Any) -> Ints:
         values = _as_array(name, values)
     if isinstance(values, np.ndarray):
         return _checked_array(name, values)
-    if not isinstance(values, Sequence) or isinstance(values, str | bytes):
+    if not isinstance(values, Sequence) or isinstance(values, str | bytes | bytearray):
         raise InvalidArgument(f"{name} must be a list of ints, not {shown(values)}")
     if not values:
         raise InvalidArgument(f"{name} is empty")
     try:
         packed = struct.pack(f"{len(values)}q", *values)
-    except struct.error:
+    except _NO_INT64:
         raise _first_bad(name, values) from None
     return np.frombuffer(packed, np.int64)
 
@@ -91,7 +94,7 @@ def _first_bad(name: str, values: Sequence[Any]) -> InvalidArgument:
 def _fits_int64(value: Any) -> bool:
     try:
         struct.pack("q", value)
-    except struct.error:
+    except _NO_INT64:
         return False
     return True
 
