@@ -16,7 +16,6 @@ An empty value is the default: no fault, no delay, no limit.
 """
 
 import ctypes
-import os
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
 from functools import cache
@@ -82,7 +81,7 @@ def counter(name: str) -> int:
 @cache
 def _runtime() -> ctypes.CDLL:
     try:
-        runtime = ctypes.CDLL("libascendcl.so", mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+        runtime = ctypes.CDLL("libascendcl.so")
         runtime.ems_simulator_get.restype = ctypes.c_int64
     except (OSError, AttributeError) as error:
         raise RuntimeError("the simulated runtime is not the one in use") from error
