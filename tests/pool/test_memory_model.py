@@ -65,22 +65,19 @@ class MemoryPoolAgreesWithDict(RuleBasedStateMachine):
         idle = not self.places and not self.held
         answers = self.pool.reserve(keys, tokens, nbytes, deadline=soon())
         self.let_pinning_settle()
-        there = {key for key, one in zip(keys, answers, strict=True) if not isinstance(one, Place)}
         for key, at_least, answer in zip(keys, tokens, answers, strict=True):
             stored = self.stored.get(key)
             enough = stored is not None and stored.tokens >= at_least
             assert (answer is Refused.ALREADY_THERE) == enough
+        self.note_evictions(spared=self.full(keys, tokens))
         for key, answer, size in zip(keys, answers, nbytes, strict=True):
             if isinstance(answer, Place):
                 assert (answer.key, answer.nbytes) == (key, size)
                 assert answer.address % 64 == 0
                 self.places.append(answer)
                 write(answer, payload_of(answer))
-            elif answer is Refused.NO_SPACE:
+            elif answer is Refused.NO_SPACE and key not in self.stored:
                 self.why[key] = Miss.SAVE_FAILED
-        self.note_evictions(
-            spared={key for key in there if key in self.stored} & self.full(keys, tokens)
-        )
         if idle and len(keys) == 1 and nbytes[0] <= self.segment_nbytes:
             assert answers != [Refused.NO_SPACE]
 
@@ -169,11 +166,11 @@ class MemoryPoolAgreesWithDict(RuleBasedStateMachine):
 
     def note_evictions(self, spared):
         """Take over what the pool evicted, if it was allowed to."""
-        held = {one.key: one for one, _ in self.held}
+        held = {one.address for one, _ in self.held}
         for key, info in zip(list(self.stored), self.pool.lookup(list(self.stored)), strict=True):
             if info is None:
                 assert key not in spared
-                assert key not in held or held[key].tokens < self.stored[key].tokens
+                assert self.stored[key].address not in held
                 del self.stored[key]
                 self.why[key] = Miss.EVICTED
                 self.evictions += 1
