@@ -1,5 +1,6 @@
 """The end of an asynchronous call, reached once and read any number of times."""
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -16,6 +17,7 @@ class Outcome:
         """A value of `time.monotonic()`; None is no limit."""
         self.when_overdue: Callable[[], None] = _nothing
         """Called by whoever asks after the deadline: ends a call that has not begun to move."""
+        self._pid = os.getpid()
         self._ended = threading.Event()
         self._lock = threading.Lock()
         self._result: CcResult | None = None
@@ -31,14 +33,18 @@ class Outcome:
         with self._lock:
             if not self._ended.is_set():
                 self._result = result
-                self._ended.set()
+                self._end()
 
     def fail(self, failure: EmsException) -> None:
         """End with a failure, unless it has ended."""
         with self._lock:
             if not self._ended.is_set():
-                self._failure = failure
-                self._ended.set()
+                self._failure = failure.with_traceback(None)  # whose frames hold the request
+                self._end()
+
+    def _end(self) -> None:
+        self.when_overdue = _nothing  # a future that is kept must not keep its request
+        self._ended.set()
 
     @property
     def ended(self) -> bool:
@@ -53,6 +59,10 @@ class Outcome:
 
     def get(self) -> CcResult:
         """Wait for the end; return the result or raise the failure."""
+        if os.getpid() != self._pid and not self._ended.is_set():
+            raise EmsException(
+                "this call was started before the process was forked: ask the parent"
+            )
         if self.deadline is not None:
             self._ended.wait(max(0.0, self.deadline - time.monotonic()))
             if not self._ended.is_set():

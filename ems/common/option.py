@@ -5,6 +5,9 @@ from typing import Any
 
 from ems.common.exception import InvalidArgument, shown
 
+_LONGEST = 10**12
+"""Milliseconds, 31 years: what Python's locks can wait for; a longer time-out is cut to it."""
+
 
 @dataclass
 class CcKvOption:
@@ -37,4 +40,4 @@ def checked_option(option: Any) -> CcKvOption:
     for name in ("write_rcache", "read_local_only"):
         if not isinstance(value := getattr(option, name), bool):
             raise InvalidArgument(f"option.{name} must be True or False, not {shown(value)}")
-    return CcKvOption(option.write_rcache, option.read_local_only, timeout)
+    return CcKvOption(option.write_rcache, option.read_local_only, min(timeout, _LONGEST))

@@ -13,6 +13,7 @@ from ems.device.base import Direction
 from ems.layout.copy_plan import Spans
 
 FEATURE_NOT_SUPPORTED = 207000
+STREAM_TIMEOUT = 507046
 _MEANINGS = {
     107000: "invalid parameter",
     107001: "invalid device id",
@@ -22,7 +23,7 @@ _MEANINGS = {
     FEATURE_NOT_SUPPORTED: "feature not supported",
     207001: "out of memory",
     507035: "vector core exception",
-    507046: "stream did not finish in time",
+    STREAM_TIMEOUT: "stream did not finish in time",
     507052: "copy failed",
 }
 _HOST, _DEVICE = 0, 1
@@ -67,6 +68,8 @@ class Acl:
         self._create_event = self._function(
             "aclrtCreateEventExWithFlag", POINTER(c_void_p), c_uint32
         )
+        self._destroy_stream = self._function("aclrtDestroyStream", c_void_p)
+        self._destroy_event = self._function("aclrtDestroyEvent", c_void_p)
         self._record_event = self._function("aclrtRecordEvent", c_void_p, c_void_p)
         self._query_event = self._function("aclrtQueryEventStatus", c_void_p, POINTER(c_int32))
         self._query_stream = self._function("aclrtStreamQuery", c_void_p, POINTER(c_int32))
@@ -129,6 +132,11 @@ class Acl:
         self._check("aclrtCreateEventExWithFlag", self._create_event(byref(event), _EVENT_SYNC))
         return _handle(event)
 
+    def destroy(self, stream: int, event: int) -> None:
+        """Give an idle stream and its event back."""
+        self._check("aclrtDestroyEvent", self._destroy_event(event))
+        self._check("aclrtDestroyStream", self._destroy_stream(stream))
+
     def record_event(self, event: int, stream: int) -> None:
         """Have `event` complete when the stream has come to here."""
         self._check("aclrtRecordEvent", self._record_event(event, stream))
@@ -172,7 +180,7 @@ class Acl:
         host, npu = _Location(0, _HOST), _Location(device, _DEVICE)
         ends = (host, npu) if direction is Direction.OUT else (npu, host)
         attributes = _BatchAttributes(*ends)
-        first, failed = c_size_t(0), c_size_t(0)
+        first, failed = c_size_t(0), c_size_t(len(spans))
         nbytes = spans.nbytes.ctypes.data
         number = self._copy_batch(
             *(to, nbytes, source, nbytes, len(spans)),

@@ -17,8 +17,8 @@ from collections.abc import Hashable
 import torch_npu
 
 from ems.common.exception import DeviceFailed, PoolUnavailable
-from ems.device.acl import FEATURE_NOT_SUPPORTED, Acl, AclError
-from ems.device.base import Direction
+from ems.device.acl import FEATURE_NOT_SUPPORTED, STREAM_TIMEOUT, Acl, AclError
+from ems.device.base import Direction, StillMoving
 from ems.device.tensors import read_kvcache
 from ems.layout.copy_plan import Spans
 
@@ -91,26 +91,34 @@ class StreamWork:
 
     def finished(self) -> bool:
         """See `CallerWork.finished`."""
-        if self._event.query():
-            return True
-        now = time.monotonic()
-        if now >= self._suspect_at:
+        try:
+            if self._event.query():
+                return True
+            now = time.monotonic()
+            if now < self._suspect_at:
+                return False
             self._suspect_at = now + _SUSPECT_AFTER
-            self._check_queue()
-        return False
-
-    def _check_queue(self) -> None:
-        """Raise if the event will never complete: all of the stream is done, and it is not.
-
-        torch_npu drops what is queued after a refused launch without a word. The query drains the
-        queue, which is short where the runtime has nothing left to do.
-        """
-        if not self._acl.stream_idle(self._raw) or not self._stream.query():
-            return
-        if not self._event.query():
+            dead = self._queue_is_dead()
+        except (DeviceFailed, RuntimeError) as error:
+            self._device.give_up(str(error))
+            raise DeviceFailed(f"npu:{self._device.index} failed earlier work: {error}") from error
+        if dead:
             reason = "torch_npu dropped queued work after a refused launch"
             self._device.give_up(reason)
             raise DeviceFailed(f"npu:{self._device.index}: {reason}; restart the process")
+        return False
+
+    def _queue_is_dead(self) -> bool:
+        """Return whether the event will never complete: all of the stream is done, and it is not.
+
+        torch_npu drops what is queued after a refused launch without a word. The query drains the
+        queue, which is short where the runtime has nothing left to do; it is that of the thread's
+        current device.
+        """
+        if not self._acl.stream_idle(self._raw):
+            return False
+        with torch_npu.npu.device(self._device.index):
+            return bool(self._stream.query()) and not self._event.query()
 
 
 class StreamChannel:
@@ -141,6 +149,12 @@ class StreamChannel:
             raise
         return StreamCopy(self._device, self._acl, stream, event)
 
+    def close(self) -> None:
+        """See `Channel.close`. The streams of a lost device stay: something may be on them."""
+        if not self._device.lost:
+            for stream, event in self._lanes:
+                self._acl.destroy(stream, event)
+
     def _queue(self, spans: Spans, stream: int) -> None:
         if self._batched:
             try:
@@ -157,8 +171,9 @@ class StreamChannel:
         """Wait until nothing of a refused call moves any more; the refusal is what is reported."""
         try:
             self._acl.synchronize_stream(stream, _CHECK_MILLISECONDS)
-        except DeviceFailed:
-            return
+        except AclError as error:
+            if error.number == STREAM_TIMEOUT:
+                raise StillMoving(f"a refused copy does not end: {error}") from error
 
 
 class StreamCopy:

@@ -4,6 +4,7 @@ import enum
 from collections.abc import Hashable
 from typing import Protocol
 
+from ems.common.exception import DeviceFailed
 from ems.layout.copy_plan import Spans
 
 
@@ -12,6 +13,10 @@ class Direction(enum.Enum):
 
     OUT = "device to host"
     IN = "host to device"
+
+
+class StillMoving(DeviceFailed):
+    """A copy does not end: the memory that it names must never be used again."""
 
 
 class CallerWork(Protocol):
@@ -57,8 +62,12 @@ class Channel(Protocol):
         """Queue copies of all spans.
 
         Raises:
+            StillMoving: refused, and what was queued does not end.
             DeviceFailed: refused. Some spans may have moved, none moves any more.
         """
+
+    def close(self) -> None:
+        """Give the streams back. To be called once no copy is on its way."""
 
 
 class Device(Protocol):

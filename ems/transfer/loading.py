@@ -32,6 +32,8 @@ class Loading:
             for window, slices in windows_of(self._parts, self._pool.window_nbytes):
                 if not self._load_window(window, slices):
                     break
+                if self._pool.window_nbytes is not None:
+                    self._pipeline.finish()  # the next window must find the memory of this one
             self._pipeline.finish()
         except BaseException:
             self._pipeline.drain()
@@ -82,7 +84,7 @@ class Loading:
             if arrived:
                 self._loaded += len(batch[0])
 
-        self._pipeline.push(spans_between(self._parts, batch), settle)
+        self._pipeline.push(lambda: spans_between(self._parts, batch), settle)
 
     def _release(self, batch: Sequence[dict[int, Held]]) -> None:
         with suppress(EmsException):  # what was read is right, whatever has become of the pool

@@ -10,7 +10,7 @@ from collections.abc import Hashable, Iterable, Iterator
 
 from ems.common.exception import EmsException
 from ems.device.base import Direction
-from ems.transfer.task import Task
+from ems.transfer.task import Task, failure_of
 
 _SHORTEST_NAP = 20e-6
 _LONGEST_NAP = 200e-6
@@ -102,13 +102,15 @@ class Order:
             )
 
     def fail_waiting(self, failure: EmsException) -> int:
-        """End all tasks that have not begun; return how many."""
+        """End all tasks that have not begun, and let none start another copy; return how many."""
         with self._changed:
             self._admit()
-            waiting = [task for tasks in self._waiting.values() for task in tasks]
-            for task in waiting:
+            unfinished = len(self._unfinished)
+            for task in [task for tasks in self._waiting.values() for task in tasks]:
                 self._end(task, failure)
-            return len(waiting)
+            for task in self._unfinished:
+                task.outcome.deadline = task.submitted
+            return unfinished
 
     def close(self) -> None:
         """Take no more tasks; `next` returns None when those submitted have been returned."""
@@ -119,11 +121,16 @@ class Order:
     def _admit(self) -> None:
         while self._arrived:
             task = self._arrived.popleft()
+            try:
+                keys, places = set(task.parts[0].keys), [part.places for part in task.parts]
+            except Exception as error:  # noqa: BLE001 - a worker must outlive every task
+                task.outcome.fail(failure_of(error))
+                self._changed.notify_all()
+                continue
             self._unfinished.append(task)
-            self._by_key.add(task, set(task.parts[0].keys))
-            for part in task.parts:
-                users = self._by_place.setdefault(part.space, _Users(Direction.OUT))
-                users.add(task, part.places)
+            self._by_key.add(task, keys)
+            for part, mine in zip(task.parts, places, strict=True):
+                self._by_place.setdefault(part.space, _Users(Direction.OUT)).add(task, mine)
             self._waiting[task.direction].append(task)
             self._changed.notify_all()
 
@@ -136,8 +143,8 @@ class Order:
             elif not task.blockers and task.caller_work.source not in behind:
                 try:
                     finished = task.caller_work.finished()
-                except EmsException as failure:
-                    self._end(task, failure)
+                except Exception as error:  # noqa: BLE001 - a worker must outlive every task
+                    self._end(task, failure_of(error))
                     continue
                 if finished:
                     self._waiting[direction].remove(task)

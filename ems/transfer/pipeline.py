@@ -3,9 +3,9 @@
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 
-from ems.common.exception import DeviceFailed, EmsException
-from ems.device.base import Channel, Copy, Device
+from ems.device.base import Channel, Copy, Device, StillMoving
 from ems.layout.copy_plan import Spans
 from ems.transfer.order import naps
 from ems.transfer.task import Task
@@ -22,24 +22,41 @@ class Pipeline:
     True if all have arrived. It is not called for a copy of which that can never be said.
     """
 
-    def __init__(self, device: Device, channel: Channel, task: Task) -> None:
+    def __init__(
+        self,
+        device: Device,
+        channel: Channel,
+        task: Task,
+        *,
+        drain_seconds: float = _DRAIN_SECONDS,
+    ) -> None:
         self._device = device
         self._channel = channel
         self._task = task
+        self._drain_seconds = drain_seconds
+        self._failed_at: float | None = None
+        """When the task was seen to have failed, in whatever way."""
         self._under_way: deque[tuple[Copy, Callable[[bool], None]]] = deque()
 
-    def push(self, spans: Spans, settle: Callable[[bool], None]) -> None:
-        """Start a copy, after the oldest has ended where the channel is full.
+    def push(self, plan: Callable[[], Spans], settle: Callable[[bool], None]) -> None:
+        """Start the copy that `plan` returns, after the oldest has ended where the channel is full.
 
         Raises:
             RequestTimeout: the task's deadline has passed; the copy was not started.
             DeviceFailed: a copy failed.
         """
         try:
+            spans = plan()  # while the others move
             while len(self._under_way) >= self._channel.lanes:
                 self._land()
             self._task.check_deadline("copying")
+        except BaseException:
+            settle(False)
+            raise
+        try:
             copy = self._channel.start(spans)
+        except StillMoving:
+            raise
         except BaseException:
             settle(False)
             raise
@@ -57,18 +74,17 @@ class Pipeline:
 
     def drain(self) -> None:
         """Wait for all copies of a task that has failed already; their failures add nothing."""
+        self._failed_at = time.monotonic()
         while self._under_way:
-            try:
+            with suppress(Exception):
                 self._land()
-            except EmsException:
-                continue
 
     def _land(self) -> None:
         copy, settle = self._under_way.popleft()
         in_time = self._wait(copy)
         try:
             copy.check()
-        except DeviceFailed:
+        except BaseException:
             settle(False)
             raise
         settle(True)
@@ -77,12 +93,13 @@ class Pipeline:
 
     def _wait(self, copy: Copy) -> bool:
         """Wait for a copy to end; return whether that was before the deadline."""
-        deadline = self._task.outcome.deadline
         pause = naps()
         while not copy.done():
-            if deadline is not None and time.monotonic() > deadline + _DRAIN_SECONDS:
-                reason = f"a copy has not ended {_DRAIN_SECONDS:.0f} s after its request's time-out"
+            if self._failed_at is None and (self._device.lost or self._task.outcome.overdue):
+                self._failed_at = time.monotonic()
+            if self._failed_at and time.monotonic() > self._failed_at + self._drain_seconds:
+                reason = f"a copy has not ended {self._drain_seconds:g} s after its request failed"
                 self._device.give_up(reason)
-                raise DeviceFailed(f"npu:{self._device.index}: {reason}; it may still go on")
+                raise StillMoving(f"npu:{self._device.index}: {reason}; it may still go on")
             time.sleep(next(pause))
-        return deadline is None or time.monotonic() < deadline
+        return not self._task.outcome.overdue

@@ -38,6 +38,8 @@ class Saving:
         try:
             for window, slices in windows_of(self._parts, self._pool.window_nbytes):
                 self._store_window(window, slices)
+                if self._pool.window_nbytes is not None:
+                    self._pipeline.finish()  # the next window must find the memory of this one
             self._pipeline.finish()
         except BaseException:
             self._pipeline.drain()
@@ -86,7 +88,7 @@ class Saving:
             for index, mine in enumerate(batch):
                 self._stored[index, list(mine)] = True
 
-        self._pipeline.push(spans_between(self._parts, batch), settle)
+        self._pipeline.push(lambda: spans_between(self._parts, batch), settle)
 
     def _abort(self, batch: Sequence[dict[int, Place]]) -> None:
         with suppress(EmsException):  # the failure that led here is the one to report

@@ -1,13 +1,16 @@
 """One call on its way: what it moves, what it waits for, how it ended."""
 
+import logging
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from ems.common.exception import RequestTimeout
+from ems.common.exception import EmsException, RequestTimeout
 from ems.common.future import Outcome
 from ems.device.base import CallerWork, Direction
 from ems.layout.part import Part
+
+_log = logging.getLogger("ems")
 
 
 @dataclass(eq=False)
@@ -33,3 +36,13 @@ class Task:
         """Return the failure of a task whose deadline passed while `doing`."""
         spent = time.monotonic() - self.submitted
         return RequestTimeout(f"timed out after {spent * 1e3:.0f} ms, {doing}")
+
+
+def failure_of(error: Exception) -> EmsException:
+    """Return `error` as a call reports it; one that is not of the SDK's kind is a fault of ems."""
+    if isinstance(error, EmsException):
+        return error
+    _log.error("a request failed by a fault of ems", exc_info=error)
+    fault = EmsException(f"internal fault: {type(error).__name__}: {error}")
+    fault.__cause__ = error
+    return fault

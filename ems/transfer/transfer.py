@@ -1,6 +1,5 @@
 """Takes requests from any thread and ends each of them: one worker per direction."""
 
-import logging
 import threading
 import time
 from collections.abc import Sequence
@@ -13,9 +12,10 @@ from ems.layout.part import Part
 from ems.pool.base import PoolEngine
 from ems.transfer.mover import Mover
 from ems.transfer.order import Order
-from ems.transfer.task import Task
+from ems.transfer.task import Task, failure_of
 
-_log = logging.getLogger("ems")
+_STOP_SECONDS = 10.0
+"""How long `close` waits for the copies under way after it has given up their requests."""
 
 
 class Transfer:
@@ -64,14 +64,16 @@ class Transfer:
     def close(self, seconds: float | None) -> int:
         """End the workers and return how many requests were given up for it.
 
-        Requests have `seconds` to end by themselves; after that those that have not begun fail.
+        Requests have `seconds` to end by themselves; after that those that have not begun fail, and
+        the others make no further copies.
         """
         given_up = 0
         if not self.drain(seconds):
             given_up = self._order.fail_waiting(EmsException("the context cache was shut down"))
         self._order.close()
+        until = time.monotonic() + _STOP_SECONDS
         for worker in self._workers:
-            worker.join(seconds)
+            worker.join(max(0.0, until - time.monotonic()))
         return given_up
 
     def _work(self, direction: Direction) -> None:
@@ -80,12 +82,9 @@ class Transfer:
             try:
                 mover = mover or Mover(self._device, self._pool, direction)
                 task.outcome.finish(mover.run(task))
-            except EmsException as failure:
-                task.outcome.fail(failure)
-            except BaseException as error:  # noqa: BLE001 - a worker must outlive every task
-                _log.exception("a request failed by a fault of ems")
-                fault = EmsException(f"internal fault: {type(error).__name__}: {error}")
-                fault.__cause__ = error
-                task.outcome.fail(fault)
+            except Exception as error:  # noqa: BLE001 - a worker must outlive every task
+                task.outcome.fail(failure_of(error))
             finally:
                 self._order.finish(task)
+        if mover is not None:
+            mover.close()
