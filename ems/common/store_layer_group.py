@@ -15,3 +15,6 @@ class StoreLayerGroupDesc:
     """The most tokens that one hash keeps of these layers; a multiple or a part of Block_size."""
     layer_ids: list[int]
     """Positions in the outer list of `kvcache`."""
+    window: int | None = None
+    """Tokens that a layer of sliding-window attention looks back; our extension. A prefix can be
+    used if this group has its last `window` tokens. None: the group needs the whole prefix."""

@@ -86,6 +86,16 @@ def make_keys(prefix: str, hashes: Sequence[int | bytes | str]) -> list[PoolKey]
     return [PoolKey(prefix + _written(value)) for value in hashes]
 
 
+def buffer_key_prefix(access_id: str | None, model_id: str) -> str:
+    """Return what the keys of one caller's buffers have in common."""
+    return f"{_VERSION}-{digest([access_id, model_id])}-buffers-"
+
+
+def buffer_keys(prefix: str, caller_keys: Sequence[str]) -> list[PoolKey]:
+    """Return one key per key of the caller's own; different ones have different keys."""
+    return [PoolKey(prefix + _written(key)) for key in caller_keys]
+
+
 def _written(value: int | bytes | str) -> str:
     if isinstance(value, int):
         kind, text = "i", f"{value:x}"

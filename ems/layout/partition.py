@@ -1,20 +1,30 @@
 """From the caller's descriptions of layer groups to a partition of the layers."""
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from ems.common.exception import InvalidArgument, shown
 from ems.common.store_layer_group import StoreLayerGroupDesc
 
 
-def partition_of(layers: int, descriptions: Any) -> Sequence[tuple[tuple[int, ...], int | None]]:
-    """Return layer ids and store_block_size of each group: a partition of that many layers.
+class GroupDesc(NamedTuple):
+    """One layer group, checked."""
+
+    layer_ids: tuple[int, ...]
+    store_block_size: int | None
+    """The most tokens of one hash; None without a description: no limit."""
+    window: int | None
+    """Tokens at the end of a prefix that are needed of it; None: all."""
+
+
+def partition_of(layers: int, descriptions: Any) -> "Sequence[GroupDesc]":
+    """Return the group descriptions, checked: a partition of that many layers.
 
     Raises:
         InvalidArgument: naming the description, its field and what is wrong with it.
     """
     if descriptions is None:
-        return [(tuple(range(layers)), None)]
+        return [GroupDesc(tuple(range(layers)), None, None)]
     if not isinstance(descriptions, Sequence) or isinstance(descriptions, str | bytes):
         raise InvalidArgument(
             f"store_layer_group_desc must be a list of StoreLayerGroupDesc, "
@@ -32,9 +42,7 @@ def partition_of(layers: int, descriptions: Any) -> Sequence[tuple[tuple[int, ..
     return parts
 
 
-def _part(
-    at: int, description: Any, layers: int, owner: dict[int, int]
-) -> tuple[tuple[int, ...], int]:
+def _part(at: int, description: Any, layers: int, owner: dict[int, int]) -> GroupDesc:
     where = f"store_layer_group_desc[{at}]"
     if not isinstance(description, StoreLayerGroupDesc):
         raise InvalidArgument(f"{where} must be a StoreLayerGroupDesc, not {shown(description)}")
@@ -55,4 +63,7 @@ def _part(
                 f"store_layer_group_desc[{owner[layer]}] already"
             )
         owner[layer] = at
-    return tuple(ids), size
+    window: Any = description.window
+    if window is not None and (type(window) is not int or window < 1):
+        raise InvalidArgument(f"{where}.window must be an int above 0 or None, not {shown(window)}")
+    return GroupDesc(tuple(ids), size, window)

@@ -16,7 +16,7 @@ from ems.common.exception import InvalidArgument
 from ems.layout import ambiguity
 from ems.layout.key import digest
 from ems.layout.overlap import overlapping_pair
-from ems.layout.partition import partition_of
+from ems.layout.partition import GroupDesc, partition_of
 from ems.layout.plane import BASE_FORMATS, FORMAT_NAMES, Plane, TensorFacts
 
 _LAYOUT_VERSION = 1
@@ -41,6 +41,8 @@ class LayerGroup:
     """Each tensor once, in the order of registration; the order of an entry's parts."""
     fingerprint: str
     """Digest of all that gives the bytes their meaning."""
+    window: int | None = None
+    """Tokens at the end of a prefix that are needed of these layers; None: all of the prefix."""
 
     @property
     def num_slots(self) -> int:
@@ -106,7 +108,7 @@ def register(
         for layer, tensors in enumerate(kvcache)
     )
     parts = partition_of(len(planes), store_layer_group_desc)
-    groups = tuple(_group(index, ids, size, planes) for index, (ids, size) in enumerate(parts))
+    groups = tuple(_group(index, part, planes) for index, part in enumerate(parts))
     _check_sharing(groups)
     device_index = int(kvcache[0][0].device.partition(":")[2] or 0)
     return Registration(
@@ -196,13 +198,8 @@ def _as_four_dimensions(facts: TensorFacts) -> tuple[tuple[int, ...], tuple[int,
     return (blocks, tokens, 1, width), (*facts.strides[:2], width, facts.strides[2])
 
 
-def _group(
-    index: int,
-    layer_ids: tuple[int, ...],
-    store_block_size: int | None,
-    planes: Sequence[Sequence[Plane]],
-) -> LayerGroup:
-    members = [plane for layer in layer_ids for plane in planes[layer]]
+def _group(index: int, part: GroupDesc, planes: Sequence[Sequence[Plane]]) -> LayerGroup:
+    members = [plane for layer in part.layer_ids for plane in planes[layer]]
     first = members[0]
     for plane in members:
         if plane.block_size != first.block_size:
@@ -222,12 +219,13 @@ def _group(
         )
     return LayerGroup(
         index,
-        layer_ids,
+        part.layer_ids,
         first.block_size,
         min(plane.num_blocks for plane in members),
-        store_block_size,
+        part.store_block_size,
         tuple(once.values()),
         digest([_LAYOUT_VERSION, first.block_size, description]),
+        part.window,
     )
 
 

@@ -1,0 +1,44 @@
+"""How callers say what is to be moved, beside slots and hashes."""
+
+from dataclasses import dataclass
+
+
+class KvBufferWrapper:
+    """A contiguous range of NPU memory; several of them are one key's value.
+
+    Callers make 10^5 and more of these and pass the same ones again and again, so the constructor
+    checks nothing; `save` and `load` do.
+    """
+
+    __slots__ = ("data_ptr", "length")
+
+    def __init__(self, data_ptr: int, length: int) -> None:
+        self.data_ptr = data_ptr
+        """Address of the first byte: `tensor.data_ptr()`."""
+        self.length = length
+        """Bytes."""
+
+    def __repr__(self) -> str:
+        """Show both values as they are."""
+        return f"KvBufferWrapper(data_ptr={self.data_ptr!r}, length={self.length!r})"
+
+
+@dataclass(frozen=True, slots=True)
+class PrimaryKey:
+    """A key of the caller's own; the SDK documents the name and not the fields."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkDesc:
+    """The slots that one hash owns in one layer group.
+
+    The SDK documents the two fields and not the class: a pair, a dict or any object with these
+    attributes is accepted in its place.
+    """
+
+    start_slot: int
+    """`block_id * Block_size + offset` of the first token, with the Block_size of the group."""
+    length: int
+    """Tokens, in consecutive slots."""
