@@ -1,6 +1,7 @@
 """The SDK's entry: the one process-wide object, and the one place that wires the parts."""
 
 import atexit
+import logging
 import os
 import threading
 import time
@@ -18,8 +19,10 @@ from ems.common.exception import (
 )
 from ems.config import Settings, read_settings
 from ems.context_caching import ContextCaching
+from ems.pool.base import PoolEngine
 from ems.pool.registry import DEFAULT_URL, open_pool
 
+_log = logging.getLogger("ems")
 _HEALTH_SECONDS = 2.0
 _SHUTDOWN_SECONDS = 30.0
 
@@ -33,6 +36,8 @@ class _State:
     context_caching: ContextCaching | None = None
     failure: EmsException | None = None
     """Why the newest `Ems.init` failed."""
+    refused: Settings | None = None
+    """Those of the newest `Ems.init`, where the pool was not up."""
     pid: int = 0
 
 
@@ -75,13 +80,15 @@ class Ems:
                 return
             try:
                 _state.context_caching = None if settings is None else _connect(settings)
-            except EmsException as failure:
+            except Exception as error:  # noqa: BLE001 - only EmsException may get out
+                failure = error if isinstance(error, EmsException) else _fault(error)
                 _state.failure = failure
-                raise
+                _state.refused = settings if isinstance(failure, NotReadyYet) else None
+                raise failure from failure.__cause__
             if not _state.pid:
                 atexit.register(Ems.shutdown)
             _state.settings = settings
-            _state.failure = None
+            _state.failure = _state.refused = None
             _state.initialised = True
             _state.pid = os.getpid()
 
@@ -97,15 +104,20 @@ class Ems:
     def check_health() -> bool:
         """Return whether requests can be expected to succeed; never raises, never hangs.
 
-        Before `init` has succeeded: whether it may now be called with a chance of success.
+        Before `init` has succeeded: whether it may now be called with a chance of success; where
+        the pool was not up, it is tried.
         """
         try:
             _refuse_fork()
             context_caching = _state.context_caching
             if context_caching is None:
-                return not isinstance(_state.failure, NotReadyYet)
+                if _state.refused is not None:
+                    _open_pool(_state.refused, device.load()).close()
+                    return True
+                return _state.failure is None or isinstance(_state.failure, InvalidArgument)
             context_caching.check_health(deadline=time.monotonic() + _HEALTH_SECONDS)
-        except EmsException:
+        except Exception as error:  # noqa: BLE001 - callers rely on a bool
+            _log.debug("check_health: %s", error)
             return False
         return True
 
@@ -123,18 +135,34 @@ class Ems:
             _state.settings = None
             _state.initialised = False
             if context_caching is not None:
-                context_caching.close(seconds=_SHUTDOWN_SECONDS)
+                given_up = context_caching.close(seconds=_SHUTDOWN_SECONDS)
+                if given_up:
+                    _log.warning("shutdown: %d requests had not ended and were given up", given_up)
 
 
 def _connect(settings: Settings) -> ContextCaching:
     ascend = device.load()
     _check_device_id(settings.device_id, ascend)
+    return ContextCaching(settings, _open_pool(settings, ascend), ascend)
+
+
+def _open_pool(settings: Settings, ascend: ModuleType) -> PoolEngine:
     try:
         pool = open_pool(settings.pool or DEFAULT_URL, ascend.PinnedMemory(settings.device_id))
-        pool.check_health(deadline=time.monotonic() + _HEALTH_SECONDS)
+        try:
+            pool.check_health(deadline=time.monotonic() + _HEALTH_SECONDS)
+        except BaseException:
+            pool.close()
+            raise
     except (PoolUnavailable, RequestTimeout) as error:
         raise NotReadyYet(f"the pool is not up: {error}") from error
-    return ContextCaching(settings, pool, ascend)
+    return pool
+
+
+def _fault(error: Exception) -> EmsException:
+    fault = EmsException(f"internal fault: {type(error).__name__}: {error}")
+    fault.__cause__ = error
+    return fault
 
 
 def _check_device_id(device_id: int, ascend: ModuleType) -> None:

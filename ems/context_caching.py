@@ -95,12 +95,16 @@ class ContextCaching:
             for warning in registration.warnings:
                 _log.warning("register_kvcache: %s", warning)
             tensors = [list(layer) for layer in kvcache]
+            if self._cache is not None and self._cache.registration == registration:
+                return
+            fresh = self._opened(registration, tensors)
             if self._cache is not None:
-                if self._cache.registration == registration:
-                    return
-                self._retire(self._cache)
-                self._cache = None
-            self._cache = self._opened(registration, tensors)
+                try:
+                    self._retire(self._cache)
+                except BaseException:
+                    fresh.transfer.close(0)
+                    raise
+            self._cache = fresh
 
     @property
     def registration(self) -> Registration | None:
@@ -195,11 +199,13 @@ class ContextCaching:
 
     def is_ready(self, ccfuture: Any) -> bool:
         """Return whether a call has ended, also where it has failed; does not raise its failure."""
-        return _future(ccfuture).done()
+        with self._guarded():
+            return _future(ccfuture).done()
 
     def get_result(self, ccfuture: Any) -> CcResult:
         """Wait for a call to end; the same as `CcFuture.result`."""
-        return _future(ccfuture).result()
+        with self._guarded():
+            return _future(ccfuture).result()
 
     def exists(self, hashes: Any = None, option: Any = None, **kwargs: Any) -> CcResult:
         """Return how many leading hashes are stored now, in every layer group.
