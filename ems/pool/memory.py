@@ -195,32 +195,45 @@ class MemoryPool(PoolEngine):
     ) -> list[Place | Refused]:
         # what is there already stays there while the others of the call look for memory
         found = self._ledger.acquire(keys, tokens)
-        answers: list[Place | Refused] = [
-            Refused.ALREADY_THERE if isinstance(one, Held) else Refused.NO_SPACE for one in found
+        there = [one for one in found if isinstance(one, Held)]
+        wanted = [
+            (key, many, size)
+            for key, many, size, one in zip(keys, tokens, nbytes, found, strict=True)
+            if not isinstance(one, Held)
         ]
-        missing = [at for at, answer in enumerate(answers) if answer is Refused.NO_SPACE]
         sizes = {one: aligned(one) for one in set(nbytes)}
+        placed: dict[PoolKey, Place] = {}
         try:
-            for size, run in groupby(missing, lambda at: sizes[nbytes[at]]):
-                ats = list(run)
-                for starts in self._memory_for(size, len(ats), deadline=deadline):
-                    served, ats = ats[: len(starts)], ats[len(starts) :]
-                    places = [
-                        Place(keys[at], start, tokens[at], nbytes[at])
-                        for at, start in zip(served, starts, strict=True)
-                    ]
-                    self._ledger.place(places, size=size)
-                    for at, place in zip(served, places, strict=True):
-                        answers[at] = place
+            for size, run in groupby(wanted, lambda one: sizes[one[2]]):
+                for place in self._places(list(run), size=size, deadline=deadline):
+                    placed[place.key] = place
         except BaseException:
-            self._ledger.abort([one for one in answers if isinstance(one, Place)])
-            self._ledger.note_failed([keys[at] for at in missing])
+            self._ledger.abort(list(placed.values()))
+            placed.clear()
             raise
         finally:
-            self._ledger.release([one for one in found if isinstance(one, Held)])
+            self._ledger.release(there)
+            self._ledger.note_failed([key for key, _, _ in wanted if key not in placed])
             self._pinning.taken()
-        self._ledger.note_failed([keys[at] for at in missing if answers[at] is Refused.NO_SPACE])
-        return answers
+        return [
+            Refused.ALREADY_THERE if isinstance(one, Held) else placed.get(key, Refused.NO_SPACE)
+            for key, one in zip(keys, found, strict=True)
+        ]
+
+    def _places(
+        self, run: Sequence[tuple[PoolKey, int, int]], *, size: int, deadline: float | None
+    ) -> Iterator[Place]:
+        """Yield places for the keys, tokens and nbytes of `run`, as long as there is memory."""
+        given = 0
+        for starts in self._memory_for(size, len(run), deadline=deadline):
+            served = run[given : given + len(starts)]
+            places = [
+                Place(key, start, tokens, nbytes)
+                for (key, tokens, nbytes), start in zip(served, starts, strict=True)
+            ]
+            self._ledger.place(places, size=size)
+            given += len(starts)
+            yield from places
 
     def _memory_for(self, size: int, count: int, *, deadline: float | None) -> Iterator[list[int]]:
         """Yield the starts of up to `count` extents of `size`, as they are found."""
