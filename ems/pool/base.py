@@ -116,8 +116,9 @@ class PoolEngine(ABC):
     """Keeps entries under keys.
 
     Every method may be called from any thread. A pool that cannot answer raises
-    `PoolUnavailable`; no engine may report that as a miss. After `close` every method but
-    `close` raises it too. `deadline` is a value of `time.monotonic()`, or None for no limit.
+    `PoolUnavailable`; no engine may report that as a miss. After `close` every method raises it
+    too, but `close` itself, and `abort` and `release` of what was out at that moment. `deadline`
+    is a value of `time.monotonic()`, or None for no limit.
     """
 
     window_nbytes: int | None = None
@@ -205,4 +206,8 @@ class PoolEngine(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """Give everything back; repeated calls are harmless. Nobody may use its memory any more."""
+        """Give everything back; repeated calls are harmless.
+
+        Memory that is reserved or held at that moment stays until it is given back, since a copy
+        may still be running in it.
+        """

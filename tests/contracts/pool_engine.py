@@ -362,6 +362,13 @@ class PoolEngineContract:
     def test_a_pool_that_answers_is_healthy(self, pool):
         pool.check_health(deadline=soon())
 
+    def test_what_is_out_when_the_pool_closes_may_still_be_given_back(self, pool):
+        save(pool, "a")
+        held, places = acquire(pool, "a"), reserve(pool, "b")
+        pool.close()
+        pool.release(held)
+        pool.abort(places)
+
     def test_close_may_be_repeated(self, pool):
         save(pool, "a")
         pool.close()
