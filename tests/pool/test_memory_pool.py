@@ -23,6 +23,7 @@ from contracts.pool_engine import (
 )
 
 from ems.common.exception import EmsException, InvalidArgument, PoolUnavailable, RequestTimeout
+from ems.pool import ledger
 from ems.pool.base import Miss, Place, Refused
 from ems.pool.memory import MemoryPool
 
@@ -132,6 +133,26 @@ class TestMemoryPool(PoolEngineContract):
         with pytest.raises(EmsException, match=f"{operation} of 1 entries"):
             getattr(small_pool, operation)(places)
         assert small_pool.stats().used_nbytes == used
+
+    def test_what_is_asked_for_in_a_longer_version_is_evicted_last(self, small_pool):
+        save(small_pool, *range(SMALL), tokens=3)
+        assert load(small_pool, 0, tokens=5) == [Miss.TOO_SHORT]
+        save(small_pool, *(f"new {at}" for at in range(SMALL - 1)))
+        assert stored(small_pool, 0, 1) == [True, False]
+
+    def test_a_removed_key_is_no_longer_called_a_failed_save(self, small_pool):
+        small_pool.abort(reserve(small_pool, "a"))
+        small_pool.remove([key_of("a")])
+        assert load(small_pool, "a") == [Miss.ABSENT]
+
+    def test_only_so_many_misses_are_remembered(self, small_pool, monkeypatch):
+        monkeypatch.setattr(ledger, "_REMEMBERED", 2)
+        small_pool.abort(reserve(small_pool, "a", "b", "c"))
+        assert load(small_pool, "a", "b", "c") == [
+            Miss.ABSENT,
+            Miss.SAVE_FAILED,
+            Miss.SAVE_FAILED,
+        ]
 
 
 class TestFragmentation:
@@ -286,6 +307,20 @@ class TestPinning:
             memory.limit_nbytes = 1 << 20
             eventually(lambda: pool.stats().backed_nbytes)
             assert isinstance(save(pool, "a")[0], Place)
+
+    def test_a_host_that_gave_once_more_has_not_failed(self):
+        memory = ScarceMemory(0)
+        with closing(opened(memory, SMALL)) as pool:
+            eventually(lambda: memory.refusals)
+            memory.limit_nbytes = 1 << 20
+            eventually(lambda: pool.stats().backed_nbytes)
+            assert pool._pinning.failure is None
+
+    def test_one_warning_is_logged_however_often_the_host_refuses(self, caplog):
+        memory = ScarceMemory(0)
+        with closing(opened(memory, SMALL, retry_seconds=0.005)):
+            eventually(lambda: memory.refusals >= 3)
+        assert [one.levelname for one in caplog.records] == ["WARNING"]
 
     def test_health_waits_for_the_first_memory_and_then_says_what_is_missing(self):
         memory = SlowMemory()
