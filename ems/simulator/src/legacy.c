@@ -127,10 +127,10 @@ API aclError aclDestroyDataBuffer(const aclDataBuffer *buffer)
     return ACL_OK;
 }
 
-/* ---- attributes: no simulated operator has one that its operands do not tell ---- */
+/* ---- attributes: one decides what an operator does that its operands do not tell ---- */
 
 struct aclopAttr {
-    char nothing;
+    bool has_mask; /* a slice is to ignore some of its bounds */
 };
 typedef struct aclopAttr aclopAttr;
 
@@ -144,13 +144,21 @@ API void aclopDestroyAttr(const aclopAttr *attr)
     free((void *)(uintptr_t)attr);
 }
 
+API aclError aclopSetAttrInt(aclopAttr *attr, const char *name, int64_t value)
+{
+    static const char *const masks[] = {"begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask"};
+    for (size_t i = 0; attr != NULL && i < sizeof masks / sizeof *masks; i++) {
+        attr->has_mask = attr->has_mask || (value != 0 && strcmp(name, masks[i]) == 0);
+    }
+    return ACL_OK;
+}
+
 #define IGNORED_ATTRIBUTE(type) \
     API aclError aclopSetAttr##type(void) { return ACL_OK; }
 
 IGNORED_ATTRIBUTE(Bool)
 IGNORED_ATTRIBUTE(DataType)
 IGNORED_ATTRIBUTE(Float)
-IGNORED_ATTRIBUTE(Int)
 IGNORED_ATTRIBUTE(ListBool)
 IGNORED_ATTRIBUTE(ListFloat)
 IGNORED_ATTRIBUTE(ListInt)
@@ -216,34 +224,153 @@ static bool describe_strided(aclTensor *tensor, const aclTensorDesc *const descs
     return tensor->view.ndim >= 0 && strides == tensor->view.ndim && offsets == 1;
 }
 
-/* ---- execution ---- */
+/* ---- operators: each copies one view to another, and says which ---- */
 
-static aclError launch_copy(const char *name, const aclTensor *to, const aclTensor *from, aclrtStream stream)
+struct call {
+    const aclTensorDesc *const *input_descs;
+    const aclDataBuffer *const *inputs;
+    const aclTensorDesc *const *output_descs;
+    aclDataBuffer *const *outputs;
+    const aclopAttr *attr;
+};
+
+/* input i as integers, one for each dimension of the first input */
+static bool integers_per_dim(const struct call *call, int i, int64_t *values)
 {
-    uint64_t workspace;
-    aclOpExecutor *executor;
-    struct request request = {
-        .name = name,
-        .prepare = prepare_copy,
-        .run = run_copy,
-        .count = 2,
-        .tensors = {to, from},
-        .across_devices = true,
-    };
-    aclError error = operator_plan(&request, &workspace, &executor);
-    return error == ACL_OK ? operator_launch(executor, stream) : error;
+    return host_integers(call->input_descs[i], call->inputs[i], values) == call->input_descs[0]->ndim;
 }
 
-/* those that copy their first input to their output; the name must outlive the call */
-static const char *plain_copy_named(const char *name)
+static bool describe_plain_operands(const struct call *call, aclTensor *to, aclTensor *from)
 {
-    static const char *const names[] = {"Cast", "Identity", "BroadcastTo"};
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
-        if (strcmp(name, names[i]) == 0) {
-            return names[i];
+    return describe_plain(to, call->output_descs[0], call->outputs[0]) &&
+           describe_plain(from, call->input_descs[0], call->inputs[0]);
+}
+
+static bool describe_view_copy(const struct call *call, aclTensor *to, aclTensor *from)
+{
+    return describe_strided(to, call->input_descs, call->inputs) &&
+           describe_strided(from, call->input_descs + 4, call->inputs + 4);
+}
+
+static bool describe_as_strided(const struct call *call, aclTensor *to, aclTensor *from)
+{
+    return describe_plain(to, call->output_descs[0], call->outputs[0]) &&
+           describe_strided(from, call->input_descs, call->inputs);
+}
+
+static bool describe_transpose(const struct call *call, aclTensor *to, aclTensor *from)
+{
+    int64_t order[MAX_NDIM];
+    if (!describe_plain_operands(call, to, from) || !integers_per_dim(call, 1, order)) {
+        return false;
+    }
+    struct view plain = from->view;
+    for (int dim = 0; dim < plain.ndim; dim++) {
+        if (order[dim] < 0 || order[dim] >= plain.ndim) {
+            return false;
+        }
+        from->view.shape[dim] = plain.shape[order[dim]];
+        from->view.strides[dim] = plain.strides[order[dim]];
+    }
+    return true;
+}
+
+/* keeps `count` elements of a dimension from `start` on, of which every `step`th */
+static bool cut(struct view *view, int dim, int64_t start, int64_t count, int64_t step)
+{
+    int64_t size = view->shape[dim];
+    if (start < 0 || count < 0 || step < 1 || start > size || count > size - start) {
+        return false;
+    }
+    view->offset += start * view->strides[dim];
+    view->shape[dim] = (count + step - 1) / step;
+    view->strides[dim] *= step;
+    return true;
+}
+
+static bool describe_slice(const struct call *call, aclTensor *to, aclTensor *from)
+{
+    int64_t starts[MAX_NDIM];
+    int64_t counts[MAX_NDIM];
+    bool is_understood = describe_plain_operands(call, to, from) && integers_per_dim(call, 1, starts) &&
+                         integers_per_dim(call, 2, counts);
+    for (int dim = 0; is_understood && dim < from->view.ndim; dim++) {
+        is_understood = cut(&from->view, dim, starts[dim], counts[dim], 1);
+    }
+    return is_understood;
+}
+
+static void drop_single(struct view *view)
+{
+    int kept = 0;
+    for (int dim = 0; dim < view->ndim; dim++) {
+        if (view->shape[dim] != 1) {
+            view->shape[kept] = view->shape[dim];
+            view->strides[kept] = view->strides[dim];
+            kept++;
+        }
+    }
+    view->ndim = kept;
+}
+
+/* the result may lack dimensions of which one element is taken */
+static bool describe_strided_slice(const struct call *call, aclTensor *to, aclTensor *from)
+{
+    int64_t starts[MAX_NDIM];
+    int64_t ends[MAX_NDIM];
+    int64_t steps[MAX_NDIM];
+    bool has_mask = call->attr != NULL && call->attr->has_mask;
+    bool is_understood = !has_mask && describe_plain_operands(call, to, from) && integers_per_dim(call, 1, starts) &&
+                         integers_per_dim(call, 2, ends) && integers_per_dim(call, 3, steps);
+    for (int dim = 0; is_understood && dim < from->view.ndim; dim++) {
+        int64_t end = ends[dim] < from->view.shape[dim] ? ends[dim] : from->view.shape[dim];
+        is_understood = cut(&from->view, dim, starts[dim], end - starts[dim], steps[dim]);
+    }
+    if (is_understood) {
+        drop_single(&to->view);
+        drop_single(&from->view);
+    }
+    return is_understood;
+}
+
+struct legacy_operator {
+    const char *name;
+    int inputs;
+    int outputs;
+    bool (*describe)(const struct call *call, aclTensor *to, aclTensor *from);
+};
+
+static const struct legacy_operator OPERATORS[] = {
+    {"ViewCopy", 8, 0, describe_view_copy},
+    {"AsStrided", 4, 1, describe_as_strided},
+    {"Transpose", 2, 1, describe_transpose},
+    {"Slice", 3, 1, describe_slice},
+    {"StridedSlice", 4, 1, describe_strided_slice},
+    {"BroadcastTo", 1, 1, describe_plain_operands},
+    {"Cast", 1, 1, describe_plain_operands},
+    {"Identity", 1, 1, describe_plain_operands},
+};
+
+static const struct legacy_operator *operator_named(const char *name)
+{
+    for (size_t i = 0; name != NULL && i < sizeof OPERATORS / sizeof *OPERATORS; i++) {
+        if (strcmp(OPERATORS[i].name, name) == 0) {
+            return &OPERATORS[i];
         }
     }
     return NULL;
+}
+
+/* ---- execution ---- */
+
+/* a view of the wrong shape would be broadcast, which only BroadcastTo asks for */
+static aclError prepare_whole_copy(aclOpExecutor *executor)
+{
+    bool may_broadcast = strcmp(executor->name, "BroadcastTo") == 0 || strcmp(executor->name, "ViewCopy") == 0;
+    if (!may_broadcast && !view_same_shape(&executor->views[0], &executor->views[1])) {
+        return operator_refuse(executor->name, "the result does not have the shape of what is copied");
+    }
+    return prepare_copy(executor);
 }
 
 API aclError aclopCompileAndExecute(const char *name, int input_count, const aclTensorDesc *const input_descs[],
@@ -252,32 +379,32 @@ API aclError aclopCompileAndExecute(const char *name, int input_count, const acl
                                     const aclopAttr *attr, int engine, int flag, const char *path,
                                     aclrtStream stream)
 {
+    const struct legacy_operator *operator = operator_named(name);
+    const struct call call = {input_descs, inputs, output_descs, outputs, attr};
     aclTensor to;
     aclTensor from;
-    const char *plain_copy = plain_copy_named(name);
-    bool is_view_copy = strcmp(name, "ViewCopy") == 0;
-    bool is_as_strided = strcmp(name, "AsStrided") == 0;
-    bool is_understood = false;
-    (void)attr;
+    uint64_t workspace;
+    aclOpExecutor *executor;
     (void)engine;
     (void)flag;
     (void)path;
-    if (is_view_copy) {
-        is_understood = input_count == 8 && describe_strided(&to, input_descs, inputs) &&
-                        describe_strided(&from, input_descs + 4, inputs + 4);
-    } else if (is_as_strided) {
-        is_understood = input_count == 4 && output_count == 1 && describe_strided(&from, input_descs, inputs) &&
-                        describe_plain(&to, output_descs[0], outputs[0]);
-    } else if (plain_copy != NULL) {
-        is_understood = input_count >= 1 && output_count == 1 && describe_plain(&from, input_descs[0], inputs[0]) &&
-                        describe_plain(&to, output_descs[0], outputs[0]);
-    } else {
-        return operator_refuse(name, "this operator is not simulated");
+    if (operator == NULL) {
+        return operator_refuse(name != NULL ? name : "an operator without a name", "it is not simulated");
     }
-    if (!is_understood) {
+    bool has_operands = input_count >= operator->inputs && output_count >= operator->outputs;
+    if (!has_operands || !operator->describe(&call, &to, &from)) {
         return operator_refuse(name, "its operands are not understood");
     }
-    return launch_copy(is_view_copy ? "ViewCopy" : is_as_strided ? "AsStrided" : plain_copy, &to, &from, stream);
+    struct request request = {
+        .name = operator->name,
+        .prepare = prepare_whole_copy,
+        .run = run_copy,
+        .count = 2,
+        .tensors = {&to, &from},
+        .across_devices = true,
+    };
+    aclError error = operator_plan(&request, &workspace, &executor);
+    return error == ACL_OK ? operator_launch(executor, stream) : error;
 }
 
 /* the variant that infers output shapes; only operators that are not simulated need it */
