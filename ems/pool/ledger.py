@@ -170,8 +170,8 @@ class Ledger:
         An entry of exactly that size hands its memory on. Else entries go by age until an extent
         fits, at most as many as have `size` bytes together. Where what they left is scattered, the
         next by age goes with its neighbours in memory. So room for one entry costs about twice
-        its size, never the whole pool; nothing is found when what is held or reserved cuts up
-        the memory around each of the oldest entries.
+        its size, never the whole pool. Nothing is found when what is held or reserved cuts up
+        the memory around each of the oldest entries; what went by age is gone all the same.
         """
         starts: list[int] = []
         while len(starts) < count and self._idle:
@@ -222,7 +222,6 @@ class Ledger:
 
     def _note(self, key: PoolKey, why: Miss) -> None:
         self._missed[key] = why
-        self._missed.move_to_end(key)
         if len(self._missed) > _REMEMBERED:
             self._missed.popitem(last=False)
 

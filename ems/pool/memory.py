@@ -114,6 +114,7 @@ class MemoryPool(PoolEngine):
                     self._ledger.abort(places)
                 self._check_open()
                 self._ledger.commit(places)
+                self._pinning.given()
         finally:
             self._settle()
 
@@ -210,6 +211,7 @@ class MemoryPool(PoolEngine):
         except BaseException:
             self._ledger.abort(list(placed.values()))
             placed.clear()
+            self._pinning.given()
             raise
         finally:
             self._ledger.release(there)

@@ -1,4 +1,6 @@
 import gc
+import subprocess
+import sys
 import threading
 import time
 import weakref
@@ -173,6 +175,26 @@ class TestFragmentation:
             assert read(held[0]) == bytes_of(2)
             pool.release(held)
 
+    def test_what_is_reserved_is_gone_around(self, memory):
+        with closing(opened(memory, 8, segment_nbytes=8 * ENTRY_NBYTES)) as pool:
+            save(pool, *range(2))
+            places = reserve(pool, "reserved")
+            save(pool, *range(2, 7))
+            assert isinstance(save(pool, "large", nbytes=5 * ENTRY_NBYTES)[0], Place)
+            write(places[0], bytes_of("reserved"))
+            pool.commit(places)
+            assert load(pool, "reserved") == [bytes_of("reserved")]
+            assert load(pool, "large") == [bytes_of("large", 5 * ENTRY_NBYTES)]
+
+    def test_there_is_no_space_where_what_is_reserved_cuts_everything_up(self, memory):
+        with closing(opened(memory, 8, segment_nbytes=8 * ENTRY_NBYTES)) as pool:
+            save(pool, *range(3))
+            places = reserve(pool, "reserved")
+            save(pool, *range(3, 7))
+            assert reserve(pool, "large", nbytes=5 * ENTRY_NBYTES) == [Refused.NO_SPACE]
+            assert pool.stats().reserved_nbytes == ENTRY_NBYTES
+            pool.abort(places)
+
     def test_there_is_no_space_where_what_is_held_cuts_everything_up(self, memory):
         with closing(opened(memory, 8, segment_nbytes=8 * ENTRY_NBYTES)) as pool:
             save(pool, *range(8))
@@ -272,6 +294,19 @@ class TestPinning:
             assert stored(pool, "a") == [True]
             memory.steps.release(9)
 
+    def test_memory_of_a_replaced_version_ends_the_wait_as_well(self):
+        memory = SlowMemory()
+        memory.steps.release()
+        with closing(opened(memory, SMALL)) as pool:
+            save(pool, "a", tokens=1)
+            places = reserve(pool, "a", "b", "c", tokens=2)
+            _, thread = in_background(lambda: save(pool, "d"))
+            time.sleep(0.02)
+            pool.commit(places)
+            thread.join(10)
+            assert stored(pool, "d") == [True]
+            memory.steps.release(9)
+
     def test_a_timeout_is_no_reason_to_wait_while_there_is_memory(self, memory):
         with closing(opened(memory, SMALL)) as pool:
             pool.check_health(deadline=soon())
@@ -332,6 +367,21 @@ class TestPinning:
 
 
 class TestClose:
+    def test_a_pool_left_open_lets_the_interpreter_end(self):
+        script = (
+            "import time\n"
+            "from ems.pool.memory import MemoryPool\n"
+            "class Host:\n"
+            "    def allocate(self, nbytes):\n"
+            "        time.sleep(60)\n"
+            "pool = MemoryPool(Host(), capacity_nbytes=1 << 20)\n"
+            "print(pool.stats().entries)\n"
+        )
+        done = subprocess.run(
+            [sys.executable, "-c", script], capture_output=True, text=True, timeout=30, check=False
+        )
+        assert (done.returncode, done.stdout, done.stderr) == (0, "0\n", "")
+
     def test_the_pinning_thread_ends_and_the_memory_goes_back(self, memory):
         before = set(pinning_threads())
         pool = opened(memory, SMALL)
