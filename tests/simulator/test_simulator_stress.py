@@ -9,8 +9,18 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCES = ROOT / "ems" / "simulator" / "src"
 RUNTIME = (
-    *("account", "copies", "counters", "devices", "events", "faults", "foreign", "memory"),
-    *("pinned", "ranges", "report", "settings", "streams", "unsimulated", "virtual"),
+    *(
+        "account",
+        "batches",
+        "copies",
+        "counters",
+        "devices",
+        "events",
+        "faults",
+        "foreign",
+        "memory",
+    ),
+    *("pinned", "ranges", "report", "settings", "streams", "unsimulated", "virtual", "workers"),
 )
 COMPILER = shlex.split(os.environ.get("CC") or shutil.which("cc") or "")
 

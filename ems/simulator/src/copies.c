@@ -3,11 +3,10 @@
  * All spans are checked before the first byte moves. A copy that is made to fail
  * (EMS_SIM_FAIL_COPY) has moved half of its spans, rounded down.
  *
- * HARDWARE: whether a refused batch has moved nothing, whether a batch may go from device to
- * device, what alignment of addresses a copy asks for, how copies of both directions share the
- * engines of a device, and that a batch waits where host memory is not pinned.
+ * HARDWARE: what alignment of addresses a copy asks for, and how copies of both directions share
+ * the engines of a device.
  */
-#include "sim.h"
+#include "copies.h"
 #include <pthread.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,48 +18,6 @@ static const char *const names[] = {
     [DEVICE_TO_HOST] = "copy_d2h",
     [DEVICE_TO_DEVICE] = "copy_d2d",
 };
-
-/* the spans of one copy, arrays in one piece of memory after it */
-struct copy {
-    size_t count;
-    uint64_t nbytes;
-    enum copy_kind kind; /* of the first span that is not empty */
-    int device;          /* whose engine it uses; -1: none */
-    void **dst;
-    void **src;
-    size_t *sizes;
-    void **dst_alias;
-    void **src_alias;
-    void *staged; /* what was taken over of memory that is not pinned */
-};
-
-static struct copy *new_copy(void *const *dst, void *const *src, const size_t *sizes, size_t count)
-{
-    struct copy *copy = malloc(sizeof *copy + count * (4 * sizeof(void *) + sizeof(size_t)));
-    if (!copy)
-        return NULL;
-    copy->count = count;
-    copy->nbytes = 0;
-    copy->kind = HOST_TO_HOST;
-    copy->device = -1;
-    copy->staged = NULL;
-    copy->dst = (void **)(copy + 1);
-    copy->src = copy->dst + count;
-    copy->dst_alias = copy->src + count;
-    copy->src_alias = copy->dst_alias + count;
-    copy->sizes = (size_t *)(copy->src_alias + count);
-    memcpy(copy->dst, dst, count * sizeof *dst);
-    memcpy(copy->src, src, count * sizeof *src);
-    memcpy(copy->sizes, sizes, count * sizeof *sizes);
-    return copy;
-}
-
-static void release_copy(void *argument)
-{
-    struct copy *copy = argument;
-    free(copy->staged);
-    free(copy);
-}
 
 static enum copy_kind kind_of(const void *dst, const void *src)
 {
@@ -81,35 +38,61 @@ static void sum_up(struct copy *copy)
     }
 }
 
-static void tell_span(size_t *failed_span, size_t index)
+struct copy *sim_new_copy(void *const *dst, void *const *src, const size_t *sizes, size_t count)
+{
+    struct copy *copy = malloc(sizeof *copy + count * (4 * sizeof(void *) + sizeof(size_t)));
+    if (!copy)
+        return NULL;
+    copy->count = count;
+    copy->nbytes = 0;
+    copy->kind = HOST_TO_HOST;
+    copy->device = -1;
+    copy->staged = NULL;
+    copy->dst = (void **)(copy + 1);
+    copy->src = copy->dst + count;
+    copy->dst_alias = copy->src + count;
+    copy->src_alias = copy->dst_alias + count;
+    copy->sizes = (size_t *)(copy->src_alias + count);
+    memcpy(copy->dst, dst, count * sizeof *dst);
+    memcpy(copy->src, src, count * sizeof *src);
+    memcpy(copy->sizes, sizes, count * sizeof *sizes);
+    sum_up(copy);
+    return copy;
+}
+
+void sim_release_copy(void *argument)
+{
+    struct copy *copy = argument;
+    free(copy->staged);
+    free(copy);
+}
+
+void sim_tell_span(size_t *failed_span, size_t index)
 {
     if (failed_span)
         *failed_span = index;
 }
 
 /* looks up where the spans lie; `failed_span` is the first whose memory is not live */
-static aclError reach_spans(struct copy *copy, size_t *failed_span)
+aclError sim_reach_spans(struct copy *copy, size_t *failed_span)
 {
     size_t n = copy->count;
-    size_t i = sim_reach_many(copy->dst, copy->sizes, copy->dst_alias, n);
-    void *p = i < n ? copy->dst[i] : NULL;
-    if (i == n) {
-        i = sim_reach_many(copy->src, copy->sizes, copy->src_alias, n);
-        p = i < n ? copy->src[i] : NULL;
-    }
+    size_t dst = sim_reach_many(copy->dst, copy->sizes, copy->dst_alias, n);
+    size_t src = sim_reach_many(copy->src, copy->sizes, copy->src_alias, n);
+    size_t i = dst < src ? dst : src;
     if (i == n)
         return ACL_OK;
-    tell_span(failed_span, i);
-    return sim_fail(ACL_RT_PARAM_INVALID, "span %zu: %p+%zu is not in live device memory", i, p,
-                    copy->sizes[i]);
+    sim_tell_span(failed_span, i);
+    return sim_fail(ACL_RT_PARAM_INVALID, "span %zu: %p+%zu is not in live device memory", i,
+                    i == dst ? copy->dst[i] : copy->src[i], copy->sizes[i]);
 }
 
-static aclError check_room(const size_t *room, const size_t *sizes, size_t count,
-                           size_t *failed_span)
+aclError sim_check_room(const size_t *room, const size_t *sizes, size_t count,
+                        size_t *failed_span)
 {
     for (size_t i = 0; i < count; i++) {
         if (sizes[i] > room[i]) {
-            tell_span(failed_span, i);
+            sim_tell_span(failed_span, i);
             return sim_fail(ACL_RT_PARAM_INVALID, "span %zu: %zu bytes into a room of %zu", i,
                             sizes[i], room[i]);
         }
@@ -174,7 +157,7 @@ static aclError run_copy(void *argument)
     /* as late as possible: who forgot to wait sees old bytes */
     if (end > 0)
         sleep_until(end - (double)copy->nbytes / memcpy_bytes_per_second);
-    aclError failed = reach_spans(copy, NULL); /* again: it may have been freed meanwhile */
+    aclError failed = sim_reach_spans(copy, NULL); /* again: it may have been freed meanwhile */
     if (failed)
         return failed;
     move(copy, injected ? copy->count / 2 : copy->count);
@@ -202,25 +185,25 @@ static bool stage(struct copy *copy)
     return true;
 }
 
-static aclError enqueue_copy(struct copy *copy, aclrtStream stream)
+aclError sim_enqueue_copy(struct copy *copy, aclrtStream stream)
 {
     extern aclError aclrtSynchronizeStream(aclrtStream);
     bool waits = false;
     if (!is_pinned(copy))
         waits = copy->kind != HOST_TO_DEVICE || copy->count != 1 || !stage(copy);
     const char *name = names[copy->kind];
-    aclError failed = sim_enqueue(stream, COPY, name, run_copy, release_copy, copy);
+    aclError failed = sim_enqueue(stream, COPY, name, run_copy, sim_release_copy, copy);
     if (!failed && waits)
         failed = aclrtSynchronizeStream(stream);
     return failed;
 }
 
-static aclError copy_now(struct copy *copy)
+aclError sim_copy_now(struct copy *copy)
 {
     aclError failed = run_copy(copy);
     if (!failed)
         failed = sim_check_canaries();
-    release_copy(copy);
+    sim_release_copy(copy);
     return failed;
 }
 
@@ -236,18 +219,17 @@ static aclError prepare(void *dst, size_t room, const void *src, size_t size, in
                         struct copy **out)
 {
     void *source = (void *)src;
-    aclError failed = check_room(&room, &size, 1, NULL);
+    aclError failed = sim_check_room(&room, &size, 1, NULL);
     if (failed)
         return failed;
-    struct copy *copy = new_copy(&dst, &source, &size, 1);
+    struct copy *copy = sim_new_copy(&dst, &source, &size, 1);
     if (!copy)
         return sim_fail(ACL_RT_MEMORY_ALLOCATION, "no host memory for a copy");
-    sum_up(copy);
     failed = size ? check_kind(kind, copy->kind) : ACL_OK;
     if (!failed)
-        failed = reach_spans(copy, NULL);
+        failed = sim_reach_spans(copy, NULL);
     if (failed)
-        release_copy(copy);
+        sim_release_copy(copy);
     else
         *out = copy;
     return failed;
@@ -261,7 +243,7 @@ API aclError aclrtMemcpy(void *dst, size_t room, const void *src, size_t size, i
     aclError failed = sim_need_device("aclrtMemcpy", &device);
     if (!failed)
         failed = prepare(dst, room, src, size, kind, &copy);
-    return failed ? failed : copy_now(copy);
+    return failed ? failed : sim_copy_now(copy);
 }
 
 API aclError aclrtMemcpyAsync(void *dst, size_t room, const void *src, size_t size, int kind,
@@ -272,132 +254,13 @@ API aclError aclrtMemcpyAsync(void *dst, size_t room, const void *src, size_t si
     aclError failed = sim_launch_fault("aclrtMemcpyAsync");
     if (!failed)
         failed = prepare(dst, room, src, size, kind, &copy);
-    return failed ? failed : enqueue_copy(copy, stream);
+    return failed ? failed : sim_enqueue_copy(copy, stream);
 }
 
 API aclError aclrtMemcpyAsyncWithCondition(void *dst, size_t room, const void *src, size_t size,
                                            int kind, aclrtStream stream)
 {
     return aclrtMemcpyAsync(dst, room, src, size, kind, stream);
-}
-
-/* one end of the spans of a batch */
-struct location {
-    uint32_t device;
-    enum { HOST, DEVICE } type;
-};
-
-struct batch_attribute {
-    struct location dst;
-    struct location src;
-    uint8_t reserved[16];
-};
-
-struct batch {
-    void **dst;
-    size_t *room;
-    void **src;
-    size_t *sizes;
-    size_t count;
-    const struct batch_attribute *attributes;
-    const size_t *first_spans; /* the span from which on each attribute holds */
-    size_t attribute_count;
-    size_t *failed_span;
-};
-
-static aclError check_attribute_indexes(const struct batch *batch)
-{
-    size_t count = batch->attribute_count;
-    bool valid = batch->attributes && batch->first_spans && count && count <= batch->count;
-    for (size_t i = 0; valid && i < count; i++) {
-        size_t first = batch->first_spans[i];
-        valid = i ? first > batch->first_spans[i - 1] && first < batch->count : first == 0;
-    }
-    if (valid)
-        return ACL_OK;
-    return sim_fail(ACL_RT_PARAM_INVALID,
-                    "%zu attributes for %zu spans: the first must be for span 0, the others for "
-                    "later ones each",
-                    count, batch->count);
-}
-
-static bool lies_at(const void *p, const struct location *location)
-{
-    if (location->type == HOST)
-        return !sim_is_device(p);
-    return location->type == DEVICE && sim_device_of(p) == (int)location->device;
-}
-
-static aclError check_span_locations(const struct batch *batch)
-{
-    size_t which = 0;
-    for (size_t i = 0; i < batch->count; i++) {
-        if (which + 1 < batch->attribute_count && i == batch->first_spans[which + 1])
-            which++;
-        const struct batch_attribute *attribute = &batch->attributes[which];
-        if (!lies_at(batch->dst[i], &attribute->dst) || !lies_at(batch->src[i], &attribute->src)) {
-            tell_span(batch->failed_span, i);
-            return sim_fail(ACL_RT_PARAM_INVALID,
-                            "span %zu: attribute %zu does not say where %p and %p are", i, which,
-                            batch->dst[i], batch->src[i]);
-        }
-    }
-    return ACL_OK;
-}
-
-static aclError prepare_batch(const struct batch *batch, struct copy **out)
-{
-    tell_span(batch->failed_span, SIZE_MAX);
-    if (!batch->dst || !batch->room || !batch->src || !batch->sizes || !batch->count)
-        return sim_fail(ACL_RT_PARAM_INVALID, "a batch without spans");
-    aclError failed = check_attribute_indexes(batch);
-    if (!failed)
-        failed = check_room(batch->room, batch->sizes, batch->count, batch->failed_span);
-    if (!failed)
-        failed = check_span_locations(batch);
-    if (failed)
-        return failed;
-    struct copy *copy = new_copy(batch->dst, batch->src, batch->sizes, batch->count);
-    if (!copy)
-        return sim_fail(ACL_RT_MEMORY_ALLOCATION, "no host memory for a batch");
-    sum_up(copy);
-    failed = reach_spans(copy, batch->failed_span);
-    if (failed)
-        release_copy(copy);
-    else
-        *out = copy;
-    return failed;
-}
-
-API aclError aclrtMemcpyBatch(void **dst, size_t *room, void **src, size_t *sizes, size_t count,
-                              struct batch_attribute *attributes, size_t *first_spans,
-                              size_t attribute_count, size_t *failed_span)
-{
-    struct batch batch = {dst,        room,        src,             sizes,      count,
-                          attributes, first_spans, attribute_count, failed_span};
-    struct copy *copy;
-    int device;
-    sim_trace("aclrtMemcpyBatch of %zu spans", count);
-    aclError failed = sim_need_device("aclrtMemcpyBatch", &device);
-    if (!failed)
-        failed = prepare_batch(&batch, &copy);
-    return failed ? failed : copy_now(copy);
-}
-
-API aclError aclrtMemcpyBatchAsync(void **dst, size_t *room, void **src, size_t *sizes,
-                                   size_t count, struct batch_attribute *attributes,
-                                   size_t *first_spans, size_t attribute_count,
-                                   size_t *failed_span, aclrtStream stream)
-{
-    struct batch batch = {dst,        room,        src,             sizes,      count,
-                          attributes, first_spans, attribute_count, failed_span};
-    struct copy *copy;
-    sim_trace("aclrtMemcpyBatchAsync of %zu spans", count);
-    tell_span(failed_span, SIZE_MAX);
-    aclError failed = sim_launch_fault("aclrtMemcpyBatchAsync");
-    if (!failed)
-        failed = prepare_batch(&batch, &copy);
-    return failed ? failed : enqueue_copy(copy, stream);
 }
 
 struct fill {

@@ -10,9 +10,11 @@
  *   virtual.c    reserved addresses with physical memory mapped into them
  *   foreign.c    device memory of another process
  *   pinned.c     host memory that a device may read and write
- *   streams.c    streams and their workers
+ *   streams.c    streams: made, waited for, destroyed
+ *   workers.c    their queues and worker threads
  *   events.c     events, also across processes
  *   copies.c     copies and fills
+ *   batches.c    copies of many spans by one call
  *   faults.c     which copy or launch is to fail, which stream or operation to be late
  *   tensors.c    the handles operators take: tensors, scalars, lists
  *   operators.c  the operators a KV cache needs          kernels.c  their loops
@@ -134,8 +136,9 @@ size_t sim_first_pageable(void *const *p, const size_t *nbytes, size_t count);
 
 /* streams.c: run fn(argument) on the stream's worker, then release(argument). Both may happen
  * after this function has returned; release also when the task is refused or dropped.
- * `what` names the operation for tracing and for delays ("copy", "aclnnInplaceCopy", ...).
- * A failing task marks the stream: later ones are not run, synchronising reports the error. */
+ * `what` names the operation for tracing and for delays ("aclnnInplaceCopy"); it must last until
+ * fn has returned. A failing task marks the stream: later ones are not run, launching on it and
+ * synchronising it report the error. */
 aclError sim_submit(aclrtStream stream, const char *what, aclError (*fn)(void *),
                     void (*release)(void *), void *argument);
 

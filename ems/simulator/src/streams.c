@@ -1,51 +1,16 @@
 /* Streams: a queue and, from the first task on, a worker thread each.
  *
- * A task that fails marks its stream. What was queued is then released without having run, marks
- * of events excepted; launching on the stream and synchronising it report the failure until it
- * is destroyed. EMS_SIM_STICKY=0 makes one synchronise take the failure away.
+ * A task that fails marks its stream: launching on it and synchronising it report the failure
+ * until it is destroyed. EMS_SIM_STICKY=0 makes one synchronise take the failure away.
  *
  * A stream that was destroyed is kept, empty, so that a late use of it is an error.
  *
  * HARDWARE: whether a launch on a failed stream is refused at the call, how many tasks a stream
  * takes before a launch blocks, and what aclrtSetStreamFailureMode changes.
  */
-#include "sim.h"
+#include "stream.h"
 #include <errno.h>
-#include <pthread.h>
-#include <stdio.h>
 #include <stdlib.h>
-#include <time.h>
-
-enum { ALIVE = 0x57e4a11e };
-
-struct task {
-    struct task *next;
-    enum task_kind kind;
-    const char *what;
-    aclError (*fn)(void *);
-    void (*release)(void *);
-    void *argument;
-};
-
-struct stream {
-    unsigned mark; /* ALIVE until destroyed; read without the lock, like `device` and `number` */
-    int device;
-    int number; /* the first created is 1 */
-    struct stream *next;
-
-    pthread_mutex_t lock;
-    pthread_cond_t work; /* for the worker: a task, or the end */
-    pthread_cond_t done; /* for who synchronises */
-    pthread_cond_t room; /* for who launches on a full stream */
-    pthread_t worker;
-    bool started, ending;
-    struct task *first, *last;
-    uint64_t queued, finished;
-    uint64_t wake_at; /* the least `finished` that somebody waits for */
-    int waiting_for_room;
-    aclError failure;
-    char failure_text[256];
-};
 
 struct device_streams {
     pthread_mutex_t lock;
@@ -61,112 +26,7 @@ static int created;
 
 static bool is_alive(const struct stream *stream)
 {
-    return __atomic_load_n(&stream->mark, __ATOMIC_ACQUIRE) == ALIVE;
-}
-
-static struct timespec deadline_after(double seconds)
-{
-    double at = sim_now() + seconds;
-    struct timespec deadline = {.tv_sec = (time_t)at};
-    deadline.tv_nsec = (long)((at - (double)deadline.tv_sec) * 1e9);
-    return deadline;
-}
-
-/* sleeps, with the stream locked, unless the stream is to end */
-static void delay(struct stream *stream, double seconds)
-{
-    struct timespec deadline = deadline_after(seconds);
-    int answer = 0;
-    while (!stream->ending && answer != ETIMEDOUT)
-        answer = pthread_cond_timedwait(&stream->work, &stream->lock, &deadline);
-}
-
-static void note_failure(struct stream *stream, aclError failure)
-{
-    if (stream->failure)
-        return;
-    stream->failure = failure;
-    sim_take_error(stream->failure_text, sizeof stream->failure_text);
-}
-
-static struct task *take_task(struct stream *stream)
-{
-    struct task *task = stream->first;
-    stream->first = task->next;
-    if (!stream->first)
-        stream->last = NULL;
-    return task;
-}
-
-static void drop(struct task *task)
-{
-    if (task->release)
-        task->release(task->argument);
-    free(task);
-}
-
-static aclError run(const struct stream *stream, const struct task *task)
-{
-    aclError failed = task->fn(task->argument);
-    if (!failed && task->kind != MARK)
-        failed = sim_check_canaries();
-    sim_trace("%s ran on stream %d of npu:%d: %d", task->what, stream->number, stream->device,
-              failed);
-    return failed;
-}
-
-static void run_next(struct stream *stream)
-{
-    struct task *task = take_task(stream);
-    double seconds = sim_delay(task->kind, task->what, stream->number);
-    if (seconds > 0)
-        delay(stream, seconds);
-    bool runs = !stream->failure || task->kind == MARK;
-    pthread_mutex_unlock(&stream->lock);
-    aclError failed = runs ? run(stream, task) : ACL_OK;
-    drop(task);
-    pthread_mutex_lock(&stream->lock);
-    if (failed)
-        note_failure(stream, failed);
-    stream->finished++;
-    if (stream->finished >= stream->wake_at) {
-        stream->wake_at = UINT64_MAX;
-        pthread_cond_broadcast(&stream->done);
-    }
-    if (stream->waiting_for_room)
-        pthread_cond_signal(&stream->room);
-}
-
-static void *work(void *argument)
-{
-    struct stream *stream = argument;
-    char name[16];
-    snprintf(name, sizeof name, "npu%d-s%d", stream->device, stream->number);
-    pthread_setname_np(pthread_self(), name);
-    sim_enter_device(stream->device);
-    sim_count(COUNT_THREADS, 1);
-    pthread_mutex_lock(&stream->lock);
-    for (;;) {
-        while (!stream->first && !stream->ending)
-            pthread_cond_wait(&stream->work, &stream->lock);
-        if (!stream->first)
-            break;
-        run_next(stream);
-    }
-    pthread_mutex_unlock(&stream->lock);
-    sim_count(COUNT_THREADS, -1);
-    return NULL;
-}
-
-static bool start_worker(struct stream *stream)
-{
-    const size_t stack_nbytes = 512 << 10;
-    pthread_attr_t attributes;
-    pthread_attr_init(&attributes);
-    pthread_attr_setstacksize(&attributes, stack_nbytes);
-    stream->started = !pthread_create(&stream->worker, &attributes, work, stream);
-    pthread_attr_destroy(&attributes);
-    return stream->started;
+    return __atomic_load_n(&stream->mark, __ATOMIC_ACQUIRE) == ALIVE_STREAM;
 }
 
 API aclError aclrtCreateStreamWithConfig(aclrtStream *out, uint32_t priority, uint32_t flags)
@@ -191,7 +51,7 @@ API aclError aclrtCreateStreamWithConfig(aclrtStream *out, uint32_t priority, ui
     pthread_cond_init(&stream->done, &monotonic);
     pthread_cond_init(&stream->room, &monotonic);
     pthread_condattr_destroy(&monotonic);
-    __atomic_store_n(&stream->mark, ALIVE, __ATOMIC_RELEASE);
+    __atomic_store_n(&stream->mark, ALIVE_STREAM, __ATOMIC_RELEASE);
     struct device_streams *siblings = &streams_of[device];
     pthread_mutex_lock(&siblings->lock);
     stream->next = siblings->all;
@@ -257,36 +117,6 @@ static aclError find_usable_stream(aclrtStream handle, struct stream **stream)
     return ACL_OK;
 }
 
-static aclError failure_of(const struct stream *stream)
-{
-    return sim_fail(stream->failure, "stream %d of npu:%d has failed: %s", stream->number,
-                    stream->device, stream->failure_text);
-}
-
-/* the stream is locked */
-static aclError append(struct stream *stream, struct task *task)
-{
-    uint64_t depth = (uint64_t)sim_settings()->stream_depth;
-    stream->waiting_for_room++;
-    while (stream->queued - stream->finished >= depth && !stream->ending)
-        pthread_cond_wait(&stream->room, &stream->lock);
-    stream->waiting_for_room--;
-    if (stream->ending)
-        return sim_fail(ACL_RT_INVALID_HANDLE, "stream %d was destroyed", stream->number);
-    if (stream->failure && sim_settings()->sticky && task->kind != MARK)
-        return failure_of(stream);
-    if (!stream->started && !start_worker(stream))
-        return sim_fail(ACL_RT_MEMORY_ALLOCATION, "no thread for a stream");
-    if (stream->last)
-        stream->last->next = task;
-    else
-        stream->first = task;
-    stream->last = task;
-    stream->queued++;
-    pthread_cond_signal(&stream->work);
-    return ACL_OK;
-}
-
 aclError sim_enqueue(aclrtStream handle, enum task_kind kind, const char *what,
                      aclError (*fn)(void *), void (*release)(void *), void *argument)
 {
@@ -294,13 +124,9 @@ aclError sim_enqueue(aclrtStream handle, enum task_kind kind, const char *what,
     struct task *task = malloc(sizeof *task);
     *task = (struct task){NULL, kind, what, fn, release, argument};
     aclError failed = find_usable_stream(handle, &stream);
-    if (!failed) {
-        pthread_mutex_lock(&stream->lock);
-        failed = append(stream, task);
-        pthread_mutex_unlock(&stream->lock);
-    }
-    if (failed)
-        drop(task);
+    if (!failed)
+        return sim_stream_launch(stream, task);
+    sim_drop_task(task);
     return failed;
 }
 
@@ -308,33 +134,6 @@ aclError sim_submit(aclrtStream stream, const char *what, aclError (*fn)(void *)
                     void (*release)(void *), void *argument)
 {
     return sim_enqueue(stream, OPERATOR, what, fn, release, argument);
-}
-
-static void end_worker(struct stream *stream, bool drop_queue)
-{
-    struct task *dropped = NULL;
-    pthread_mutex_lock(&stream->lock);
-    stream->ending = true;
-    if (drop_queue) {
-        dropped = stream->first;
-        stream->first = NULL;
-        stream->last = NULL;
-    }
-    pthread_cond_signal(&stream->work);
-    pthread_cond_broadcast(&stream->room);
-    bool started = stream->started;
-    pthread_mutex_unlock(&stream->lock);
-    while (dropped) {
-        struct task *next = dropped->next;
-        drop(dropped);
-        dropped = next;
-    }
-    if (started)
-        pthread_join(stream->worker, NULL);
-    pthread_mutex_lock(&stream->lock);
-    stream->finished = stream->queued;
-    pthread_cond_broadcast(&stream->done);
-    pthread_mutex_unlock(&stream->lock);
 }
 
 static void bury(struct stream *stream)
@@ -361,14 +160,14 @@ static aclError destroy(aclrtStream handle, bool drop_queue)
     aclError failed = find_stream(handle, &stream);
     if (failed)
         return failed;
-    unsigned alive = ALIVE;
+    unsigned alive = ALIVE_STREAM;
     bool first = __atomic_compare_exchange_n(&stream->mark, &alive, 0, false, __ATOMIC_ACQ_REL,
                                              __ATOMIC_ACQUIRE);
     if (!first)
         return sim_fail(ACL_RT_INVALID_HANDLE, "%p was destroyed", handle);
     sim_trace("stream %d of npu:%d is destroyed", stream->number, stream->device);
     bury(stream);
-    end_worker(stream, drop_queue);
+    sim_stream_end(stream, drop_queue);
     sim_count(COUNT_STREAMS, -1);
     return ACL_OK;
 }
@@ -386,7 +185,7 @@ API aclError aclrtDestroyStreamForce(aclrtStream stream)
 /* milliseconds < 0: without limit */
 static aclError synchronize(struct stream *stream, int32_t milliseconds)
 {
-    struct timespec deadline = deadline_after(milliseconds * 1e-3);
+    struct timespec deadline = sim_deadline_after(milliseconds * 1e-3);
     aclError failed = ACL_OK;
     int answer = 0;
     pthread_mutex_lock(&stream->lock);
@@ -403,7 +202,7 @@ static aclError synchronize(struct stream *stream, int32_t milliseconds)
         failed = sim_fail(ACL_RT_STREAM_SYNC_TIMEOUT, "stream %d was not done within %d ms",
                           stream->number, milliseconds);
     else if (stream->failure)
-        failed = failure_of(stream);
+        failed = sim_stream_failure(stream);
     if (failed != ACL_RT_STREAM_SYNC_TIMEOUT && !sim_settings()->sticky)
         stream->failure = ACL_OK;
     pthread_mutex_unlock(&stream->lock);
