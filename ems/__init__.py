@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from ems.cc_v1.cc_config import CcConfig_v1, KVCacheType
     from ems.client import Ems
+    from ems.common.addressing import ChunkDesc, KvBufferWrapper, PrimaryKey
     from ems.common.exception import EmsErrorCode, EmsException
     from ems.common.future import CcFuture
     from ems.common.option import CcKvOption
@@ -23,6 +24,7 @@ __all__ = [
     "CcFuture",
     "CcKvOption",
     "CcResult",
+    "ChunkDesc",
     "ContextCache_v1",
     "ContextCaching",
     "Ems",
@@ -30,10 +32,15 @@ __all__ = [
     "EmsErrorCode",
     "EmsException",
     "KVCacheType",
+    "KvBufferWrapper",
+    "PrimaryKey",
     "StoreLayerGroupDesc",
 ]
 
 _HOMES = {
+    "ChunkDesc": "ems.common.addressing",
+    "PrimaryKey": "ems.common.addressing",
+    "KvBufferWrapper": "ems.common.addressing",
     "CcConfig": "ems.config",
     "CcConfig_v1": "ems.cc_v1.cc_config",
     "CcFuture": "ems.common.future",

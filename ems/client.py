@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from ems import device
+from ems.common.boundary import refuse_fork
 from ems.common.exception import (
     EmsException,
     InvalidArgument,
@@ -188,8 +189,5 @@ def _forked() -> bool:
 
 
 def _refuse_fork() -> None:
-    if _forked():
-        raise EmsException(
-            "this process was forked after Ems.init: an NPU cannot be used in it; "
-            'start processes with the "spawn" method'
-        )
+    if _state.pid:
+        refuse_fork(_state.pid)

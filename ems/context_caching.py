@@ -3,48 +3,32 @@
 import logging
 import os
 import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
 from types import ModuleType
 from typing import Any
 
-from ems.cc_v1.cc_config import KVCacheType
+from ems.common.boundary import guarded
 from ems.common.exception import (
-    EmsException,
     InvalidArgument,
     PoolUnavailable,
     RequestTimeout,
     shown,
 )
-from ems.common.future import CcFuture
-from ems.common.option import CcKvOption, checked_option
+from ems.common.future import CcFuture, ended
+from ems.common.option import checked_option
 from ems.common.result import CcResult
 from ems.config import Settings
-from ems.device.base import Device, Direction
-from ems.layout.key import Namespace, key_prefix, make_keys, parse_hashes
-from ems.layout.part import parts_of
+from ems.device.base import Direction
+from ems.layout.call import parse_call
+from ems.layout.key import buffer_key_prefix, parse_hashes
+from ems.layout.prefix import servable_entries
+from ems.layout.registered import Registered, key_prefixes
 from ems.layout.registration import Registration, register
-from ems.layout.request import Request, request_of_slots
 from ems.pool.base import PoolEngine, PoolStats
-from ems.transfer.saving import leading_run
-from ems.transfer.transfer import Transfer
+from ems.transfer.transfers import Transfers
 
 _log = logging.getLogger("ems")
 _SWAP_SECONDS = 60.0
 """How long `register_kvcache` waits for requests on the cache it is to replace."""
-
-
-@dataclass(frozen=True)
-class _Cache:
-    """A registered cache in use."""
-
-    registration: Registration
-    tensors: Any
-    """Kept so that the addresses stay the caller's."""
-    device: Device
-    transfer: Transfer
-    key_prefixes: tuple[str, ...]
 
 
 class ContextCaching:
@@ -56,14 +40,17 @@ class ContextCaching:
 
     def __init__(self, settings: Settings, pool: PoolEngine, ascend: ModuleType) -> None:
         self._settings = settings
-        self._namespace = _namespace(settings)
+        self._buffer_key_prefix = buffer_key_prefix(settings.access_id, settings.model_id)
         self._pool = pool
         self._ascend = ascend
-        self._devices: dict[int, Device] = {}
+        self._memory_map = ascend.MemoryMap()
+        self._transfers = Transfers(ascend.AscendDevice, pool)
         self._pid = os.getpid()
         self._lock = threading.Lock()
         """Held while a request is submitted, and while the registered cache is exchanged."""
-        self._cache: _Cache | None = None
+        self._registered: Registered | None = None
+        self._tensors: Any = None
+        """The registered tensors, kept so that the addresses stay the caller's."""
         self._closed = False
 
     def register_kvcache(self, kvcache: Any, store_layer_group_desc: Any = None) -> None:
@@ -85,7 +72,7 @@ class ContextCaching:
             EmsException: EMS_INVALID_ARGUMENT with layer, plane and reason; EMS_IO_TIMEOUT where
                 requests on the old cache do not end. The earlier registration stays in force.
         """
-        with self._guarded(), self._lock:
+        with guarded(self._pid), self._lock:
             self._check_open()
             registration = register(
                 self._ascend.read_kvcache(kvcache),
@@ -94,23 +81,22 @@ class ContextCaching:
             )
             for warning in registration.warnings:
                 _log.warning("register_kvcache: %s", warning)
-            tensors = [list(layer) for layer in kvcache]
-            if self._cache is not None and self._cache.registration == registration:
-                return
-            fresh = self._opened(registration, tensors)
-            if self._cache is not None:
-                try:
-                    self._retire(self._cache)
-                except BaseException:
-                    fresh.transfer.close(0)
-                    raise
-            self._cache = fresh
+            if self.registration not in {None, registration} and not self._transfers.drain(
+                _SWAP_SECONDS
+            ):
+                raise RequestTimeout(
+                    f"register_kvcache: requests on the registered cache did not end within "
+                    f"{_SWAP_SECONDS:.0f} s; it stays registered"
+                )
+            self._transfers.of_device(registration.device_index)
+            self._registered = Registered(registration, key_prefixes(self._settings, registration))
+            self._tensors = [list(layer) for layer in kvcache]
 
     @property
     def registration(self) -> Registration | None:
         """The registered cache's layout, for diagnosis; our extension."""
-        cache = self._cache
-        return None if cache is None else cache.registration
+        registered = self._registered
+        return None if registered is None else registered.registration
 
     def pool_stats(self) -> PoolStats:
         """Return the pool's figures, for diagnosis; our extension."""
@@ -180,7 +166,9 @@ class ContextCaching:
         What this thread has queued on its current stream of the cache's NPU comes first. The
         blocks must not be overwritten before the future has ended.
         """
-        return self._submit(Direction.OUT, slot_mapping, hashes, offsets, option, kwargs)
+        return self._submit(
+            Direction.OUT, _arguments(slot_mapping, hashes, offsets, option, kwargs)
+        )
 
     def async_load(
         self,
@@ -195,16 +183,16 @@ class ContextCaching:
         What this thread has queued on its current stream of the cache's NPU comes first. The
         blocks may be read, on any stream, once the future has ended.
         """
-        return self._submit(Direction.IN, slot_mapping, hashes, offsets, option, kwargs)
+        return self._submit(Direction.IN, _arguments(slot_mapping, hashes, offsets, option, kwargs))
 
     def is_ready(self, ccfuture: Any) -> bool:
         """Return whether a call has ended, also where it has failed; does not raise its failure."""
-        with self._guarded():
+        with guarded(self._pid):
             return _future(ccfuture).done()
 
     def get_result(self, ccfuture: Any) -> CcResult:
         """Wait for a call to end; the same as `CcFuture.result`."""
-        with self._guarded():
+        with guarded(self._pid):
             return _future(ccfuture).result()
 
     def exists(self, hashes: Any = None, option: Any = None, **kwargs: Any) -> CcResult:
@@ -217,21 +205,22 @@ class ContextCaching:
         Raises:
             EmsException: EMS_INVALID_ARGUMENT only.
         """
-        with self._guarded():
-            _refuse_unknown(kwargs)
+        with guarded(self._pid):
+            if kwargs:
+                raise InvalidArgument(f"unknown arguments: {', '.join(sorted(kwargs))}")
             checked_option(option)
             wanted = parse_hashes(hashes)
-            cache = self._registered()
+            cache = self._cache()
             try:
-                found = [
-                    self._pool.lookup(make_keys(prefix, wanted)) for prefix in cache.key_prefixes
+                tokens = [
+                    [0 if info is None else info.tokens for info in self._pool.lookup(keys)]
+                    for keys in cache.keys(wanted)
                 ]
             except (PoolUnavailable, RequestTimeout) as error:
                 # the one failure that is reported as a miss: the SDK says so
                 _log.debug("exists: %s", error)
                 return CcResult(0, len(wanted))
-            present = [None not in entries for entries in zip(*found, strict=True)]
-            return CcResult(leading_run(present), len(wanted))
+            return CcResult(servable_entries(cache.registration.groups, tokens), len(wanted))
 
     def check_health(self, *, deadline: float | None) -> None:
         """Return when pool and device work.
@@ -240,53 +229,36 @@ class ContextCaching:
             EmsException: one does not; the text says why.
         """
         self._check_open()
-        for device in list(self._devices.values()):
-            if device.lost:
-                raise EmsException(f"npu:{device.index} is lost: {device.lost}")
+        self._transfers.check_health()
         self._pool.check_health(deadline=deadline)
 
     def close(self, *, seconds: float) -> int:
         """End all requests within `seconds`, then the pool; return how many were given up."""
         with self._lock:
             self._closed = True
-            cache, self._cache = self._cache, None
-        given_up = 0 if cache is None else cache.transfer.close(seconds)
+        given_up = self._transfers.close(seconds)
         self._pool.close()
         return given_up
 
-    def _submit(  # noqa: PLR0913, PLR0917 - the SDK's arguments
-        self,
-        direction: Direction,
-        slot_mapping: Any,
-        hashes: Any,
-        offsets: Any,
-        option: Any,
-        kwargs: dict[str, Any],
-    ) -> CcFuture:
-        with self._guarded(), self._lock:
-            _refuse_unknown(kwargs)
-            options: CcKvOption = checked_option(option)
-            cache = self._registered()
-            request: Request = request_of_slots(
-                cache.registration, slot_mapping, hashes, offsets, writes=direction is Direction.IN
+    def _submit(self, direction: Direction, arguments: dict[str, Any]) -> CcFuture:
+        with guarded(self._pid), self._lock:
+            self._check_open()
+            call = parse_call(
+                arguments,
+                registered=self._registered,
+                buffer_key_prefix=self._buffer_key_prefix,
+                writes=direction is Direction.IN,
             )
-            parts = parts_of(request, cache.registration.groups, cache.key_prefixes)
-            return CcFuture(cache.transfer.submit(direction, parts, options))
-
-    @contextmanager
-    def _guarded(self) -> Iterator[None]:
-        """Let out nothing but EmsException, and refuse a forked child before it takes a lock."""
-        if os.getpid() != self._pid:
-            raise EmsException(
-                "this process was forked after Ems.init: an NPU cannot be used in it; "
-                'start processes with the "spawn" method and call Ems.init in each'
+            if not call.parts:
+                return CcFuture(ended(CcResult(0, 0)))
+            index = (
+                self._memory_map.device_of(call.buffers)
+                if call.buffers is not None
+                else self._cache().registration.device_index
             )
-        try:
-            yield
-        except EmsException:
-            raise
-        except Exception as error:
-            raise EmsException(f"internal fault: {type(error).__name__}: {error}") from error
+            return CcFuture(
+                self._transfers.of_device(index).submit(direction, call.parts, call.option)
+            )
 
     def _check_open(self) -> None:
         if self._closed:
@@ -294,53 +266,27 @@ class ContextCaching:
                 "Ems.shutdown has been called: call Ems.init and Ems.get_cc again"
             )
 
-    def _registered(self) -> _Cache:
+    def _cache(self) -> Registered:
         self._check_open()
-        if self._cache is None:
+        if self._registered is None:
             raise InvalidArgument("no cache is registered: call register_kvcache first")
-        return self._cache
-
-    def _retire(self, cache: _Cache) -> None:
-        if not cache.transfer.drain(_SWAP_SECONDS):
-            raise RequestTimeout(
-                f"register_kvcache: requests on the registered cache did not end within "
-                f"{_SWAP_SECONDS:.0f} s; it stays registered"
-            )
-        cache.transfer.close(_SWAP_SECONDS)
-
-    def _opened(self, registration: Registration, tensors: Any) -> _Cache:
-        index = registration.device_index
-        if index not in self._devices:
-            self._devices[index] = self._ascend.AscendDevice(index)
-        device = self._devices[index]
-        prefixes = tuple(
-            key_prefix(self._namespace, group.index, group.fingerprint)
-            for group in registration.groups
-        )
-        transfer = Transfer(device, self._pool)
-        return _Cache(registration, tensors, device, transfer, prefixes)
+        return self._registered
 
 
 ContextCache_v1 = ContextCaching
 """The SDK's second name of the class; there is one class for both configurations."""
 
 
-def _namespace(settings: Settings) -> Namespace:
-    shared = settings.kvcache_type is KVCacheType.MLA
-    return Namespace(
-        settings.access_id,
-        settings.model_id,
-        settings.llm_engine,
-        None if shared else settings.tp_world_size,
-        None if shared else settings.rank_in_tp_group,
-        settings.pp_world_size,
-        settings.rank_in_pp_group,
-    )
-
-
-def _refuse_unknown(kwargs: dict[str, Any]) -> None:
-    if kwargs:
-        raise InvalidArgument(f"unknown arguments: {', '.join(sorted(kwargs))}")
+def _arguments(
+    slot_mapping: Any, hashes: Any, offsets: Any, option: Any, others: dict[str, Any]
+) -> dict[str, Any]:
+    return {
+        "slot_mapping": slot_mapping,
+        "hashes": hashes,
+        "offsets": offsets,
+        "option": option,
+        **others,
+    }
 
 
 def _future(ccfuture: Any) -> CcFuture:

@@ -79,6 +79,13 @@ def _nothing() -> None:
     pass
 
 
+def ended(result: CcResult) -> Outcome:
+    """Return an outcome for which nothing had to be done."""
+    outcome = Outcome(None)
+    outcome.finish(result)
+    return outcome
+
+
 class CcFuture:
     """A call on its way, as `async_save` and `async_load` return it.
 

@@ -43,6 +43,10 @@ class _BatchAttributes(ctypes.Structure):
     _fields_ = (("dst", _Location), ("src", _Location), ("reserved", c_uint8 * 16))
 
 
+class _PointerAttributes(ctypes.Structure):
+    _fields_ = (("location", _Location), ("page_nbytes", c_uint32), ("reserved", c_uint32 * 4))
+
+
 class AclError(DeviceFailed):
     """A call of the ACL runtime was refused."""
 
@@ -75,6 +79,9 @@ class Acl:
         self._query_stream = self._function("aclrtStreamQuery", c_void_p, POINTER(c_int32))
         self._synchronize_stream = self._function(
             "aclrtSynchronizeStreamWithTimeout", c_void_p, c_int32
+        )
+        self._pointer_attributes = self._function(
+            "aclrtPointerGetAttributes", c_void_p, POINTER(_PointerAttributes)
         )
         self._malloc_host = self._function("aclrtMallocHost", POINTER(c_void_p), c_size_t)
         self._free_host = self._function("aclrtFreeHost", c_void_p)
@@ -158,6 +165,15 @@ class Acl:
         self._check(
             "aclrtSynchronizeStreamWithTimeout", self._synchronize_stream(stream, milliseconds)
         )
+
+    def device_of(self, address: int) -> int | None:
+        """Return the device in whose memory an address lies; None for any other address."""
+        attributes = _PointerAttributes()
+        self._check(
+            "aclrtPointerGetAttributes", self._pointer_attributes(address, byref(attributes))
+        )
+        location = attributes.location
+        return int(location.id) if location.type == _DEVICE else None
 
     def malloc_host(self, nbytes: int) -> int:
         """Return pinned host memory, aligned to 2 MiB or at least a page."""

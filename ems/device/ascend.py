@@ -19,10 +19,11 @@ import torch_npu
 from ems.common.exception import DeviceFailed, PoolUnavailable
 from ems.device.acl import FEATURE_NOT_SUPPORTED, STREAM_TIMEOUT, Acl, AclError
 from ems.device.base import Direction, StillMoving
+from ems.device.memory_map import MemoryMap
 from ems.device.tensors import read_kvcache
 from ems.layout.copy_plan import Spans
 
-__all__ = ["AscendDevice", "PinnedMemory", "device_count", "read_kvcache"]
+__all__ = ["AscendDevice", "MemoryMap", "PinnedMemory", "device_count", "read_kvcache"]
 
 _SUSPECT_AFTER = 1.0
 """Seconds of waiting for the caller's work before the queue is tested for being dead."""

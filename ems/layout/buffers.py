@@ -50,6 +50,11 @@ class BufferPart:
         return self.nbytes
 
     @property
+    def window(self) -> int | None:
+        """See `Part.window`."""
+        return None
+
+    @property
     def space(self) -> Hashable:
         """See `Part.space`."""
         return "buffers"

@@ -26,11 +26,18 @@ class Part(Protocol):
 
     @property
     def tokens(self) -> Ints:
-        """Length of each entry, in the unit that decides whether a stored one is long enough."""
+        """Length of each entry, in the unit that decides whether a stored one is long enough.
+
+        0 where the request has no entry of the hash here.
+        """
 
     @property
     def nbytes(self) -> Ints:
         """Size of each entry."""
+
+    @property
+    def window(self) -> int | None:
+        """Tokens at the end of a prefix that are needed of these entries; None: all."""
 
     @property
     def space(self) -> Hashable:
@@ -70,6 +77,11 @@ class GroupPart:
     def nbytes(self) -> Ints:
         """See `Part.nbytes`."""
         return entry_nbytes(self.group, self.chunks.tokens)
+
+    @property
+    def window(self) -> int | None:
+        """See `Part.window`."""
+        return self.group.window
 
     @property
     def space(self) -> Hashable:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
+from ems.layout.registration import LayerGroup
 from ems.layout.slots import Ints
 
 
@@ -29,3 +30,14 @@ def servable_prefix(
             first = np.searchsorted(ends, np.maximum(ends - window, 0), side="right") - 1
         servable &= missing == missing[first]
     return int(np.flatnonzero(servable)[-1])
+
+
+def servable_entries(groups: Sequence[LayerGroup], tokens: Sequence[Sequence[int]]) -> int:
+    """Return how many leading hashes every group can serve, given the tokens stored in each.
+
+    `tokens` is by group and hash, 0 where nothing is stored.
+    """
+    stored = np.array(tokens, np.int64)
+    # what no group has ends every prefix; its length does not matter
+    lengths = np.maximum(stored.max(axis=0), 1)
+    return servable_prefix(list(stored > 0), [group.window for group in groups], lengths)

@@ -3,12 +3,21 @@
 from collections.abc import Sequence
 from contextlib import suppress
 
+import numpy as np
+import numpy.typing as npt
+
 from ems.common.exception import EmsException
 from ems.common.result import CcResult
 from ems.layout.part import Part
 from ems.pool.base import Held, PoolEngine
 from ems.transfer.pipeline import Pipeline
-from ems.transfer.slices import spans_between, windows_of
+from ems.transfer.slices import (
+    prefix_of,
+    spans_between,
+    wanted_of,
+    window_limit,
+    windows_of,
+)
 
 
 class Loading:
@@ -24,34 +33,33 @@ class Loading:
         self._pipeline = pipeline
         self._parts = parts
         self._deadline = deadline
-        self._loaded = 0
+        self._loaded = np.zeros((len(parts), len(parts[0].keys)), np.bool_)
 
     def run(self) -> CcResult:
         """See `Mover.run`."""
         try:
-            for window, slices in windows_of(self._parts, self._pool.window_nbytes):
+            limit = window_limit(self._pool, self._pipeline)
+            for window, slices in windows_of(self._parts, limit):
+                if limit is not None:
+                    self._pipeline.make_room()  # a window must find memory of an earlier one
                 if not self._load_window(window, slices):
                     break
-                if self._pool.window_nbytes is not None:
-                    self._pipeline.finish()  # the next window must find the memory of this one
             self._pipeline.finish()
         except BaseException:
             self._pipeline.drain()
             raise
-        return CcResult(self._loaded, len(self._parts[0].keys))
+        return CcResult(prefix_of(self._parts, self._loaded), self._loaded.shape[1])
 
     def _load_window(self, window: range, slices: Sequence[range]) -> bool:
-        """Load what the pool has of a window; return whether that was all of it."""
+        """Load what the pool has of a window; return whether more may follow."""
         held = self._acquire(window)
-        hits = 0
         try:
-            for at in window:
-                if not all(at in mine for mine in held):
-                    break
-                hits += 1
+            found = np.array([[at in mine for at in window] for mine in held])
+            hits = self._usable(window, found)
             for piece in slices:
                 batch = [
-                    {at: mine.pop(at) for at in piece if at < window.start + hits} for mine in held
+                    {at: mine.pop(at) for at in piece if at in mine and at < window.start + hits}
+                    for mine in held
                 ]
                 if any(batch):
                     self._load(batch)
@@ -59,30 +67,38 @@ class Loading:
             self._release(held)
         return hits == len(window)
 
+    def _usable(self, window: range, found: npt.NDArray[np.bool_]) -> int:
+        """Return how many hashes of a window are to be loaded.
+
+        Where the request is one window, exactly the prefix that every part can serve. Else up to
+        the first hash that a part without a window misses; the result counts exactly all the same.
+        """
+        if len(window) == self._loaded.shape[1]:
+            return prefix_of(self._parts, found)
+        needed = [mine for part, mine in zip(self._parts, found, strict=True) if not part.window]
+        missed = ~np.logical_and.reduce(needed) if needed else np.zeros(len(window), np.bool_)
+        return int(np.argmax(missed)) if missed.any() else len(window)
+
     def _acquire(self, window: range) -> list[dict[int, Held]]:
         """Return, by part and hash, what the pool has."""
-        parts = self._parts
-        answers = iter(
-            self._pool.acquire(
-                [key for part in parts for key in part.keys[window.start : window.stop]],
-                [
-                    tokens
-                    for part in parts
-                    for tokens in part.tokens[window.start : window.stop].tolist()
-                ],
-                deadline=self._deadline,
-            )
+        wanted = wanted_of(self._parts, window)
+        answers = self._pool.acquire(
+            [part.keys[at] for _, part, at in wanted],
+            [int(part.tokens[at]) for _, part, at in wanted],
+            deadline=self._deadline,
         )
-        return [
-            {at: answer for at in window if isinstance(answer := next(answers), Held)}
-            for _ in parts
-        ]
+        held: list[dict[int, Held]] = [{} for _ in self._parts]
+        for (index, _, at), answer in zip(wanted, answers, strict=True):
+            if isinstance(answer, Held):
+                held[index][at] = answer
+        return held
 
     def _load(self, batch: Sequence[dict[int, Held]]) -> None:
         def settle(arrived: bool) -> None:  # noqa: FBT001 - the one thing the pipeline has to say
             self._release(batch)
             if arrived:
-                self._loaded += len(batch[0])
+                for index, mine in enumerate(batch):
+                    self._loaded[index, list(mine)] = True
 
         self._pipeline.push(lambda: spans_between(self._parts, batch), settle)
 

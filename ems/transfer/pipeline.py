@@ -47,8 +47,7 @@ class Pipeline:
         """
         try:
             spans = plan()  # while the others move
-            while len(self._under_way) >= self._channel.lanes:
-                self._land()
+            self.make_room()
             self._task.check_deadline("copying")
         except BaseException:
             settle(False)
@@ -61,6 +60,16 @@ class Pipeline:
             settle(False)
             raise
         self._under_way.append((copy, settle))
+
+    @property
+    def lanes(self) -> int:
+        """Copies that can be under way at once."""
+        return self._channel.lanes
+
+    def make_room(self) -> None:
+        """Wait until another copy can start; raises as `finish` does."""
+        while len(self._under_way) >= self._channel.lanes:
+            self._land()
 
     def finish(self) -> None:
         """Wait for all copies.

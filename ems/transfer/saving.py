@@ -10,7 +10,13 @@ from ems.common.result import CcResult
 from ems.layout.part import Part
 from ems.pool.base import Place, PoolEngine, Refused
 from ems.transfer.pipeline import Pipeline
-from ems.transfer.slices import spans_between, windows_of
+from ems.transfer.slices import (
+    prefix_of,
+    spans_between,
+    wanted_of,
+    window_limit,
+    windows_of,
+)
 
 
 class Saving:
@@ -36,16 +42,16 @@ class Saving:
     def run(self) -> CcResult:
         """See `Mover.run`."""
         try:
-            for window, slices in windows_of(self._parts, self._pool.window_nbytes):
+            limit = window_limit(self._pool, self._pipeline)
+            for window, slices in windows_of(self._parts, limit):
+                if limit is not None:
+                    self._pipeline.make_room()  # a window must find memory of an earlier one
                 self._store_window(window, slices)
-                if self._pool.window_nbytes is not None:
-                    self._pipeline.finish()  # the next window must find the memory of this one
             self._pipeline.finish()
         except BaseException:
             self._pipeline.drain()
             raise
-        done = np.logical_and.reduce(self._stored)[self._first]
-        return CcResult(leading_run(done.tolist()), len(self._first))
+        return CcResult(prefix_of(self._parts, self._stored[:, self._first]), len(self._first))
 
     def _store_window(self, window: range, slices: Sequence[range]) -> None:
         places = self._reserve([at for at in window if self._first[at] == at])
@@ -60,23 +66,19 @@ class Saving:
 
     def _reserve(self, hashes: Sequence[int]) -> list[dict[int, Place]]:
         """Return, by part and hash, the places to fill; note what is stored already."""
-        parts = self._parts
-        answers = iter(
-            self._pool.reserve(
-                [part.keys[at] for part in parts for at in hashes],
-                [int(part.tokens[at]) for part in parts for at in hashes],
-                [int(part.nbytes[at]) for part in parts for at in hashes],
-                deadline=self._deadline,
-            )
+        wanted = wanted_of(self._parts, hashes)
+        answers = self._pool.reserve(
+            [part.keys[at] for _, part, at in wanted],
+            [int(part.tokens[at]) for _, part, at in wanted],
+            [int(part.nbytes[at]) for _, part, at in wanted],
+            deadline=self._deadline,
         )
-        places: list[dict[int, Place]] = [{} for _ in parts]
-        for index, mine in enumerate(places):
-            for at in hashes:
-                answer = next(answers)
-                if isinstance(answer, Place):
-                    mine[at] = answer
-                elif answer is Refused.ALREADY_THERE:
-                    self._stored[index, at] = True
+        places: list[dict[int, Place]] = [{} for _ in self._parts]
+        for (index, _, at), answer in zip(wanted, answers, strict=True):
+            if isinstance(answer, Place):
+                places[index][at] = answer
+            elif answer is Refused.ALREADY_THERE:
+                self._stored[index, at] = True
         return places
 
     def _store(self, batch: Sequence[dict[int, Place]]) -> None:
@@ -93,8 +95,3 @@ class Saving:
     def _abort(self, batch: Sequence[dict[int, Place]]) -> None:
         with suppress(EmsException):  # the failure that led here is the one to report
             self._pool.abort([place for mine in batch for place in mine.values()])
-
-
-def leading_run(done: Sequence[bool]) -> int:
-    """Return how many are done before the first that is not."""
-    return done.index(False) if False in done else len(done)

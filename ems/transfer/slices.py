@@ -3,21 +3,52 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from ems.layout.copy_plan import Spans, joined, slices_of
 from ems.layout.part import Part
-from ems.pool.base import Held, Place
+from ems.layout.prefix import servable_prefix
+from ems.pool.base import Held, Place, PoolEngine
+from ems.transfer.pipeline import Pipeline
 
 SLICE_NBYTES = 32 << 20
 """Bytes of one slice. A time-out ends late by at most the slices under way."""
 
 
+def window_limit(pool: PoolEngine, pipeline: Pipeline) -> int | None:
+    """Return the size of windows of which `pipeline.lanes` can be held in the pool at once.
+
+    While one is copied, another is stored or fetched.
+    """
+    limit = pool.window_nbytes
+    return None if limit is None else limit // pipeline.lanes
+
+
 def windows_of(parts: Sequence[Part], limit: int | None) -> Iterator[tuple[range, list[range]]]:
-    """Yield positions of hashes that the pool can hold at once, and the slices to copy them in."""
+    """Yield positions of hashes to hold at once, and the slices to copy them in.
+
+    A window has at most `limit` bytes, or a single hash.
+    """
     sizes: list[int] = np.sum([part.nbytes for part in parts], axis=0).tolist()
     for window in [range(len(sizes))] if limit is None else slices_of(sizes, limit):
         slices = slices_of(sizes[window.start : window.stop], SLICE_NBYTES)
         yield window, [window[piece.start : piece.stop] for piece in slices]
+
+
+def wanted_of(parts: Sequence[Part], hashes: Sequence[int]) -> list[tuple[int, Part, int]]:
+    """Return index, part and hash of each entry: where a hash has no tokens, it has no entry."""
+    return [
+        (index, part, at)
+        for index, part in enumerate(parts)
+        for at, tokens in zip(hashes, part.tokens[hashes].tolist(), strict=True)
+        if tokens
+    ]
+
+
+def prefix_of(parts: Sequence[Part], done: npt.NDArray[np.bool_]) -> int:
+    """Return how many leading hashes can be used, given which entries are `done`, by part."""
+    tokens = np.max([part.tokens for part in parts], axis=0)
+    return servable_prefix(list(done), [part.window for part in parts], tokens)
 
 
 def spans_between(parts: Sequence[Part], entries: Sequence[Mapping[int, Place | Held]]) -> Spans:
