@@ -14,7 +14,7 @@ from ems.common.exception import (
     shown,
 )
 from ems.common.future import CcFuture, ended
-from ems.common.option import checked_option
+from ems.common.option import CcKvOption, checked_option
 from ems.common.result import CcResult
 from ems.config import Settings
 from ems.device.base import Direction
@@ -208,18 +208,19 @@ class ContextCaching:
         with guarded(self._pid):
             if kwargs:
                 raise InvalidArgument(f"unknown arguments: {', '.join(sorted(kwargs))}")
-            checked_option(option)
+            options = checked_option(option)
             wanted = parse_hashes(hashes)
             cache = self._cache()
             try:
-                tokens = [
-                    [0 if info is None else info.tokens for info in self._pool.lookup(keys)]
+                found = [
+                    self._view(options).lookup(keys, deadline=options.deadline())
                     for keys in cache.keys(wanted)
                 ]
             except (PoolUnavailable, RequestTimeout) as error:
                 # the one failure that is reported as a miss: the SDK says so
                 _log.debug("exists: %s", error)
                 return CcResult(0, len(wanted))
+            tokens = [[0 if info is None else info.tokens for info in infos] for infos in found]
             return CcResult(servable_entries(cache.registration.groups, tokens), len(wanted))
 
     def check_health(self, *, deadline: float | None) -> None:
@@ -259,6 +260,9 @@ class ContextCaching:
             return CcFuture(
                 self._transfers.of_device(index).submit(direction, call.parts, call.option)
             )
+
+    def _view(self, option: CcKvOption) -> PoolEngine:
+        return self._pool.view(write_local=option.write_rcache, local_only=option.read_local_only)
 
     def _check_open(self) -> None:
         if self._closed:

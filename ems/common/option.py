@@ -1,5 +1,6 @@
 """Options of one call."""
 
+import time
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,6 +21,10 @@ class CcKvOption:
     timeout: int = 5000
     """Milliseconds for the whole call, from its submission; 0 is no limit (our choice: the SDK
     does not say)."""
+
+    def deadline(self) -> float | None:
+        """Return when a call that is submitted now must end, as `time.monotonic()` counts."""
+        return time.monotonic() + self.timeout / 1e3 if self.timeout else None
 
 
 def checked_option(option: Any) -> CcKvOption:

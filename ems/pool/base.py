@@ -124,11 +124,24 @@ class PoolEngine(ABC):
     window_nbytes: int | None = None
     """The most that one caller should have reserved or acquired at once; None: no limit."""
 
+    def view(self, *, write_local: bool, local_only: bool) -> "PoolEngine":  # noqa: ARG002
+        """Return this pool as requests with these options see it: write_rcache, read_local_only.
+
+        Only an engine of several tiers tells them apart.
+        """
+        return self
+
     @abstractmethod
-    def lookup(self, keys: Sequence[PoolKey]) -> list[EntryInfo | None]:
+    def lookup(
+        self, keys: Sequence[PoolKey], *, deadline: float | None = None
+    ) -> list[EntryInfo | None]:
         """Return what is stored under `keys`, in their order.
 
         Has no side effect: takes no lease and does not count as use.
+
+        Raises:
+            PoolUnavailable: the pool did not answer.
+            RequestTimeout: the deadline passed.
         """
 
     @abstractmethod

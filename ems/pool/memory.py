@@ -87,7 +87,12 @@ class MemoryPool(PoolEngine):
             segment_nbytes=sizes.get("segment", _SEGMENT_NBYTES),
         )
 
-    def lookup(self, keys: Sequence[PoolKey]) -> list[EntryInfo | None]:
+    def lookup(
+        self,
+        keys: Sequence[PoolKey],
+        *,
+        deadline: float | None = None,  # noqa: ARG002 - nothing to wait for
+    ) -> list[EntryInfo | None]:
         with self._lock:
             self._check_open()
             return self._ledger.lookup(keys)
@@ -210,7 +215,6 @@ class MemoryPool(PoolEngine):
                     placed[place.key] = place
         except BaseException:
             self._ledger.abort(list(placed.values()))
-            placed.clear()
             self._pinning.given()
             raise
         finally:

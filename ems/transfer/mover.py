@@ -30,7 +30,10 @@ class Mover:
             DeviceFailed: a copy failed, or does not end; in that case alone bytes may still move.
         """
         pipeline = Pipeline(self._device, self._channel, task)
-        return self._moving(self._pool, pipeline, task.parts, task.outcome.deadline).run()
+        pool = self._pool.view(
+            write_local=task.option.write_rcache, local_only=task.option.read_local_only
+        )
+        return self._moving(pool, pipeline, task.parts, task.outcome.deadline).run()
 
     def close(self) -> None:
         """Give the channel back; none of its tasks is running."""

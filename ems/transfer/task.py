@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from ems.common.exception import EmsException, RequestTimeout
 from ems.common.future import Outcome
+from ems.common.option import CcKvOption
 from ems.device.base import CallerWork, Direction
 from ems.layout.part import Part
 
@@ -21,8 +22,7 @@ class Task:
     parts: Sequence[Part]
     caller_work: CallerWork
     outcome: Outcome
-    write_rcache: bool = True
-    read_local_only: bool = False
+    option: CcKvOption = field(default_factory=CcKvOption)
     blockers: set["Task"] = field(default_factory=set, repr=False)
     """Earlier unfinished tasks that share a hash or a block with it."""
     submitted: float = field(default_factory=time.monotonic)

@@ -49,12 +49,9 @@ class Transfer:
         Raises:
             DeviceFailed: the device has failed before.
         """
-        seconds = option.timeout / 1e3
-        outcome = Outcome(time.monotonic() + seconds if seconds else None)
+        outcome = Outcome(option.deadline())
         work = self._device.caller_work()
-        self._order.submit(
-            Task(direction, parts, work, outcome, option.write_rcache, option.read_local_only)
-        )
+        self._order.submit(Task(direction, parts, work, outcome, option))
         return outcome
 
     def drain(self, seconds: float | None) -> bool:
