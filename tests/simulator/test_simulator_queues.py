@@ -134,7 +134,7 @@ def test_a_copy_that_fails_on_a_stream_is_raised_by_each_synchronise():
         with control.knobs(FAIL_COPY="1"), torch.npu.stream(side):
             there.copy_(source, non_blocking=True)
             event.record(side)
-        event.synchronize()
+            event.synchronize()
         assert event.query()
         assert raises(side.synchronize)
         assert raises(side.synchronize)
