@@ -12,14 +12,14 @@ struct small_format {
     int bias;
     uint32_t sign;
     uint32_t largest;  /* the largest finite value */
-    uint32_t overflow; /* what becomes of values beyond it: infinity, or NaN without one */
+    uint32_t overflow; /* what becomes of values beyond it */
     uint32_t nan;
 };
 
 static const struct small_format FORMAT_F16 = {10, 15, 0x8000, 0x7bff, 0x7c00, 0x7e00};
 static const struct small_format FORMAT_BF16 = {7, 127, 0x8000, 0x7f7f, 0x7f80, 0x7fc0};
 static const struct small_format FORMAT_E5M2 = {2, 15, 0x80, 0x7b, 0x7c, 0x7f};
-static const struct small_format FORMAT_E4M3 = {3, 7, 0x80, 0x7e, 0x7f, 0x7f};
+static const struct small_format FORMAT_E4M3 = {3, 7, 0x80, 0x7e, 0x7e, 0x7f}; /* no infinity */
 
 enum { F32_MANTISSA_BITS = 23, F32_BIAS = 127 };
 
@@ -73,7 +73,7 @@ static float small_to_float(uint32_t small, const struct small_format *format)
     uint32_t magnitude = small & (format->sign - 1);
     float sign = small & format->sign ? -1.0f : 1.0f;
     if (magnitude > format->largest) {
-        return sign * (magnitude == format->overflow && format->overflow != format->nan ? INFINITY : NAN);
+        return sign * (magnitude == format->overflow ? INFINITY : NAN);
     }
     uint32_t mantissa = magnitude & ((1u << format->mantissa_bits) - 1);
     int exponent = (int)(magnitude >> format->mantissa_bits);

@@ -1,9 +1,8 @@
 /* Indexing by tensors: x[i, :, j] and x[i, :, j] = values.
  *
  * The operands are the tensor, the values (the result of a read), and an index for each of the
- * first dimensions; an index without elements stands for all of its dimension. As in torch, the
- * indices are broadcast to one shape, which takes the place of the indexed dimensions if these
- * are neighbours and stands in front otherwise. */
+ * first dimensions. As in torch, the indices are broadcast to one shape, which takes the place of
+ * the indexed dimensions if these are neighbours and stands in front otherwise. */
 #include "operators.h"
 
 #include <string.h>
@@ -21,21 +20,25 @@ struct indexing {
     int dims[MAX_NDIM];                     /* which dimension each of them is for */
 };
 
-static bool is_all(const struct view *index, int64_t length)
+/* For a dimension of which all is meant, torch_npu gives an index that has no elements and the
+ * type of the tensor. The last index is never such a one. In a tensor of integers that leaves one
+ * case undecided, x[none, [i]], where an index that really is empty meets one of one element. */
+static bool is_all(const aclOpExecutor *executor, int dim)
 {
-    return index->ndim == 1 && index->shape[0] == 0 && length != 0;
+    const struct view *index = &executor->views[FIRST_INDEX + dim];
+    bool is_last = FIRST_INDEX + dim == executor->count - 1;
+    return !is_last && index->ndim == 1 && index->shape[0] == 0 && index->dtype == executor->views[0].dtype;
 }
 
 static aclError collect_indices(const aclOpExecutor *executor, struct indexing *indexing)
 {
-    const struct view *self = &executor->views[0];
-    if (executor->count - FIRST_INDEX > self->ndim) {
+    if (executor->count - FIRST_INDEX > executor->views[0].ndim) {
         return operator_refuse(executor->name, "more indices than dimensions");
     }
     indexing->positions.ndim = 0;
     for (int dim = 0; dim < executor->count - FIRST_INDEX; dim++) {
         const struct view *index = &executor->views[FIRST_INDEX + dim];
-        if (is_all(index, self->shape[dim])) {
+        if (is_all(executor, dim)) {
             continue;
         }
         aclError error = require_index(executor, index);

@@ -33,9 +33,6 @@ static struct number multiply(struct number left, struct number right)
         return left;
     }
     double real = number_real(left) * number_real(right);
-    if (left.imaginary == 0 && right.imaginary == 0) {
-        return number_of_real(real);
-    }
     double imaginary = number_real(left) * right.imaginary + left.imaginary * number_real(right);
     return (struct number){FLOATING, 0, real - left.imaginary * right.imaginary, imaginary};
 }
