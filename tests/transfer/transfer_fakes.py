@@ -43,6 +43,24 @@ class Work:
         return self.is_finished
 
 
+@dataclass
+class Names:
+    """A part that is only what the order of tasks asks for."""
+
+    keys: list
+    places: list
+    space: int = 0
+    nbytes: np.ndarray = field(default_factory=lambda: np.array([1]))
+    tokens: np.ndarray = field(default_factory=lambda: np.array([1]))
+
+
+def ready(order, direction):
+    """Return the task that may run now, or None; takes it, as `next` does."""
+    with order._changed:
+        order._admit()
+        return order._first_ready(direction)[0]
+
+
 class MemmoveCopy:
     """Moves its spans one by one on the channel's thread."""
 
