@@ -132,9 +132,12 @@ class MemoryPool(PoolEngine):
             self._settle()
 
     def acquire(
-        self, keys: Sequence[PoolKey], tokens: Sequence[int], *, deadline: float | None
+        self,
+        keys: Sequence[PoolKey],
+        tokens: Sequence[int],
+        *,
+        deadline: float | None,  # noqa: ARG002 - nothing to wait for
     ) -> list[Held | Miss]:
-        del deadline  # nothing here waits
         with self._lock:
             self._check_open()
             return self._ledger.acquire(keys, tokens)

@@ -152,10 +152,9 @@ class Pinning:
     def _next_nbytes(self) -> int:
         """Return the size of the segment that is due, or 0 for none."""
         room = self._room_nbytes()
-        wanted = self._wanted_nbytes if self._wanted_nbytes <= room else 0
-        if not room or (self._extents.whole_segments and not wanted):
+        if not room or (self._extents.whole_segments and not self._wanted_nbytes):
             return 0
-        return min(max(wanted, self._segment_nbytes), room)
+        return min(max(self._wanted_nbytes, self._segment_nbytes), room)
 
     def _room_nbytes(self) -> int:
         """Return how much the pool may still take from the host."""

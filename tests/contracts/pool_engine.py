@@ -69,7 +69,8 @@ def load(pool, *names, tokens=TOKENS):
 
 
 def stored(pool, *names):
-    return [info is not None for info in pool.lookup([key_of(name) for name in names])]
+    found = pool.lookup([key_of(name) for name in names], deadline=soon())
+    return [info is not None for info in found]
 
 
 class PoolEngineContract:
@@ -358,6 +359,13 @@ class PoolEngineContract:
             assert 0 <= stats.used_nbytes <= stats.backed_nbytes <= stats.capacity_nbytes
             assert stats.largest_free_nbytes <= stats.backed_nbytes - stats.used_nbytes
             assert stats.entries == len(list(small_pool.keys()))
+
+    @pytest.mark.parametrize("write_local", [False, True])
+    @pytest.mark.parametrize("local_only", [False, True])
+    def test_every_view_finds_what_it_saved(self, pool, write_local, local_only):
+        view = pool.view(write_local=write_local or local_only, local_only=local_only)
+        save(view, "a")
+        assert load(view, "a") == [bytes_of("a")]
 
     def test_a_pool_that_answers_is_healthy(self, pool):
         pool.check_health(deadline=soon())

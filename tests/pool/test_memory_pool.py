@@ -244,6 +244,20 @@ class TestPinning:
             assert load(pool, "large") == [bytes_of("large", 6 * ENTRY_NBYTES)]
         assert 6 * ENTRY_NBYTES in memory.sizes
 
+    def test_a_request_does_not_wait_for_a_segment_that_cannot_help(self):
+        memory = SlowMemory()
+        memory.steps.release()
+        with closing(opened(memory, 8)) as pool:
+            pool.check_health(deadline=soon())
+            memory.asked.clear()
+            places = reserve(pool, "a")
+            assert memory.asked.wait(10)
+            answers, thread = in_background(lambda: reserve(pool, "b", nbytes=5 * ENTRY_NBYTES))
+            thread.join(3)
+            assert answers == [[Refused.NO_SPACE]]
+            pool.abort(places)
+            memory.steps.release(9)
+
     def test_a_request_waits_for_memory_on_its_way(self):
         memory = SlowMemory()
         with closing(opened(memory, SMALL)) as pool:
@@ -290,7 +304,7 @@ class TestPinning:
             time.sleep(0.02)
             assert answers == []
             pool.abort(places)
-            thread.join(10)
+            thread.join(3)
             assert stored(pool, "a") == [True]
             memory.steps.release(9)
 
@@ -303,7 +317,7 @@ class TestPinning:
             _, thread = in_background(lambda: save(pool, "d"))
             time.sleep(0.02)
             pool.commit(places)
-            thread.join(10)
+            thread.join(3)
             assert stored(pool, "d") == [True]
             memory.steps.release(9)
 
