@@ -41,6 +41,8 @@ class AscendDevice:
 
     def __init__(self, index: int) -> None:
         torch_npu.npu.init()
+        with torch_npu.npu.device(index):  # gives the device its streams, if nobody has used it yet
+            torch_npu.npu.current_stream(index)
         self.index = index
         self._acl = Acl()
         self._lock = threading.Lock()
