@@ -1,0 +1,82 @@
+"""One NPU's synthetic cache and the library's object for it, as a rank would have them."""
+
+from collections.abc import Callable, Generator, Sequence
+from contextlib import closing, contextmanager
+from typing import Any, TypeAlias
+
+from ems.cc_v1.cc_config import CcConfig_v1, KVCacheType
+from ems.common.units import format_nbytes
+from ems.config import EmsConfig, read_settings
+from ems.context_caching import ContextCaching
+from ems.pool.base import PoolEngine
+from ems_cli.diagnostics.npu import Runtime
+from ems_cli.diagnostics.shape import CacheShape
+
+Tell: TypeAlias = Callable[[str], None]
+
+_CLOSE_SECONDS = 30.0
+
+
+@contextmanager
+def synthetic_cache(
+    runtime: Runtime, index: int, shape: CacheShape, tell: Tell
+) -> Generator[Any, None, None]:
+    """Allocate the cache for the length of a `with` block, after saying what it takes.
+
+    Raises:
+        DeviceFailed: it does not fit.
+    """
+    memory = runtime.synthetic.memory_of(index)
+    tell(
+        f"npu:{index}: the cache takes {format_nbytes(shape.nbytes)} ({shape.nbytes} bytes) of "
+        f"{format_nbytes(memory.free_nbytes)} free"
+    )
+    with closing(runtime.synthetic.SyntheticCache(index, tensor_shapes(runtime, shape))) as cache:
+        yield cache
+
+
+def tensor_shapes(runtime: Runtime, shape: CacheShape) -> list[list[Any]]:
+    """Return the tensors of `shape`, layers × planes."""
+    return [
+        [
+            runtime.synthetic.TensorShape(
+                (shape.num_blocks, shape.block_size, plane.heads, plane.head_size), plane.dtype
+            )
+            for plane in layer.planes
+        ]
+        for layer in shape.layers
+    ]
+
+
+@contextmanager
+def context_caching(
+    runtime: Runtime, index: int, shape: CacheShape, pool: PoolEngine
+) -> Generator[ContextCaching, None, None]:
+    """Return the library's object for the rank on npu:`index`, which works on `pool`.
+
+    `Ems` itself is one per process; several ranks in one process are several of these.
+    """
+    parallel = shape.parallel
+    config = CcConfig_v1(
+        rank_id=parallel.rank,
+        device_id=index,
+        model_id="ems-cli synthetic cache",
+        tp_world_size=parallel.tp,
+        pp_world_size=parallel.pp,
+        rank_in_tp_group=parallel.tp_rank,
+        rank_in_pp_group=parallel.pp_rank,
+        kvcache_type=KVCacheType[shape.kvcache_type],
+    )
+    settings = read_settings(EmsConfig(cc_config_v1=config))
+    if settings is None:
+        raise AssertionError("a configuration with cc_config_v1 has settings")
+    caching = ContextCaching(settings, pool, runtime.ascend)
+    try:
+        yield caching
+    finally:
+        caching.close(seconds=_CLOSE_SECONDS)
+
+
+def plane_names(shape: CacheShape) -> Sequence[Sequence[str]]:
+    """Return what the planes are called, by layer and plane."""
+    return [[plane.name for plane in layer.planes] for layer in shape.layers]
