@@ -18,6 +18,8 @@ class Outcome:
         self.when_overdue: Callable[[], None] = _nothing
         """Called by whoever asks after the deadline: ends a call that has not begun to move."""
         self._pid = os.getpid()
+        self.when_ended: Callable[[CcResult | EmsException], None] = _take_note
+        """Called once, before anybody sees the end."""
         self._ended = threading.Event()
         self._lock = threading.Lock()
         self._result: CcResult | None = None
@@ -33,17 +35,20 @@ class Outcome:
         with self._lock:
             if not self._ended.is_set():
                 self._result = result
-                self._end()
+                self._end(result)
 
     def fail(self, failure: EmsException) -> None:
         """End with a failure, unless it has ended."""
         with self._lock:
             if not self._ended.is_set():
                 self._failure = failure.with_traceback(None)  # whose frames hold the request
-                self._end()
+                self._end(failure)
 
-    def _end(self) -> None:
-        self.when_overdue = _nothing  # a future that is kept must not keep its request
+    def _end(self, end: CcResult | EmsException) -> None:
+        when_ended = self.when_ended
+        # a future that is kept must not keep its request
+        self.when_overdue, self.when_ended = _nothing, _take_note
+        when_ended(end)
         self._ended.set()
 
     @property
@@ -76,6 +81,10 @@ class Outcome:
 
 
 def _nothing() -> None:
+    pass
+
+
+def _take_note(end: CcResult | EmsException) -> None:
     pass
 
 

@@ -9,7 +9,7 @@ import numpy.typing as npt
 from ems.common.exception import EmsException
 from ems.common.result import CcResult
 from ems.layout.part import Part
-from ems.pool.base import Held, PoolEngine
+from ems.pool.base import Held, Miss, PoolEngine
 from ems.transfer.pipeline import Pipeline
 from ems.transfer.slices import (
     prefix_of,
@@ -35,6 +35,9 @@ class Loading:
         self._deadline = deadline
         self._loaded = np.zeros((len(parts), len(parts[0].keys)), np.bool_)
 
+        self._missed: dict[int, Miss] = {}
+        """The first reason for which a hash is not to be had."""
+
     def run(self) -> CcResult:
         """See `Mover.run`."""
         try:
@@ -48,7 +51,16 @@ class Loading:
         except BaseException:
             self._pipeline.drain()
             raise
-        return CcResult(prefix_of(self._parts, self._loaded), self._loaded.shape[1])
+        success = prefix_of(self._parts, self._loaded)
+        self._note_fates(success)
+        return CcResult(success, self._loaded.shape[1])
+
+    def _note_fates(self, success: int) -> None:
+        fates = self._pipeline.tally.fates
+        fates["done"] += success
+        for at in range(success, self._loaded.shape[1]):
+            miss = self._missed.get(at)
+            fates["behind_a_miss" if miss is None else miss.name.lower()] += 1
 
     def _load_window(self, window: range, slices: Sequence[range]) -> bool:
         """Load what the pool has of a window; return whether more may follow."""
@@ -82,15 +94,18 @@ class Loading:
     def _acquire(self, window: range) -> list[dict[int, Held]]:
         """Return, by part and hash, what the pool has."""
         wanted = wanted_of(self._parts, window)
-        answers = self._pool.acquire(
-            [part.keys[at] for _, part, at in wanted],
-            [int(part.tokens[at]) for _, part, at in wanted],
-            deadline=self._deadline,
-        )
+        with self._pipeline.tally.phase("pool"):
+            answers = self._pool.acquire(
+                [part.keys[at] for _, part, at in wanted],
+                [int(part.tokens[at]) for _, part, at in wanted],
+                deadline=self._deadline,
+            )
         held: list[dict[int, Held]] = [{} for _ in self._parts]
         for (index, _, at), answer in zip(wanted, answers, strict=True):
             if isinstance(answer, Held):
                 held[index][at] = answer
+            else:
+                self._missed.setdefault(at, answer)
         return held
 
     def _load(self, batch: Sequence[dict[int, Held]]) -> None:

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from ems.device.base import Channel, Copy, Device, StillMoving
 from ems.layout.copy_plan import Spans
+from ems.telemetry.tally import Tally
 from ems.transfer.order import naps
 from ems.transfer.task import Task
 
@@ -36,7 +37,7 @@ class Pipeline:
         self._drain_seconds = drain_seconds
         self._failed_at: float | None = None
         """When the task was seen to have failed, in whatever way."""
-        self._under_way: deque[tuple[Copy, Callable[[bool], None]]] = deque()
+        self._under_way: deque[tuple[Copy, int, Callable[[bool], None]]] = deque()
 
     def push(self, plan: Callable[[], Spans], settle: Callable[[bool], None]) -> None:
         """Start the copy that `plan` returns, after the oldest has ended where the channel is full.
@@ -46,20 +47,27 @@ class Pipeline:
             DeviceFailed: a copy failed.
         """
         try:
-            spans = plan()  # while the others move
+            with self.tally.phase("plan"):  # while the others move
+                spans = plan()
             self.make_room()
             self._task.check_deadline("copying")
         except BaseException:
             settle(False)
             raise
         try:
-            copy = self._channel.start(spans)
+            with self.tally.phase("start"):
+                copy = self._channel.start(spans)
         except StillMoving:
             raise
         except BaseException:
             settle(False)
             raise
-        self._under_way.append((copy, settle))
+        self._under_way.append((copy, spans.total_nbytes, settle))
+
+    @property
+    def tally(self) -> Tally:
+        """Notes of the task."""
+        return self._task.tally
 
     @property
     def lanes(self) -> int:
@@ -89,13 +97,15 @@ class Pipeline:
                 self._land()
 
     def _land(self) -> None:
-        copy, settle = self._under_way.popleft()
-        in_time = self._wait(copy)
+        copy, nbytes, settle = self._under_way.popleft()
+        with self.tally.phase("copy"):
+            in_time = self._wait(copy)
         try:
             copy.check()
         except BaseException:
             settle(False)
             raise
+        self.tally.nbytes += nbytes
         settle(True)
         if not in_time:
             raise self._task.timeout("copying")

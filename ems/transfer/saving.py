@@ -38,6 +38,7 @@ class Saving:
         self._first = [first[key] for key in keys]
         """For each hash its first position in the request; a repeat shares the outcome."""
         self._stored = np.zeros((len(parts), len(keys)), np.bool_)
+        self._moved = np.zeros(len(keys), np.bool_)
 
     def run(self) -> CcResult:
         """See `Mover.run`."""
@@ -51,7 +52,18 @@ class Saving:
         except BaseException:
             self._pipeline.drain()
             raise
+        self._note_fates()
         return CcResult(prefix_of(self._parts, self._stored[:, self._first]), len(self._first))
+
+    def _note_fates(self) -> None:
+        wanted = np.array([part.tokens > 0 for part in self._parts])
+        stored = (self._stored | ~wanted).all(axis=0)[self._first]
+        moved = self._moved[self._first]
+        self._pipeline.tally.fates.update(
+            done=int((stored & moved).sum()),
+            already_there=int((stored & ~moved).sum()),
+            no_space=int((~stored).sum()),
+        )
 
     def _store_window(self, window: range, slices: Sequence[range]) -> None:
         places = self._reserve([at for at in window if self._first[at] == at])
@@ -67,12 +79,13 @@ class Saving:
     def _reserve(self, hashes: Sequence[int]) -> list[dict[int, Place]]:
         """Return, by part and hash, the places to fill; note what is stored already."""
         wanted = wanted_of(self._parts, hashes)
-        answers = self._pool.reserve(
-            [part.keys[at] for _, part, at in wanted],
-            [int(part.tokens[at]) for _, part, at in wanted],
-            [int(part.nbytes[at]) for _, part, at in wanted],
-            deadline=self._deadline,
-        )
+        with self._pipeline.tally.phase("pool"):
+            answers = self._pool.reserve(
+                [part.keys[at] for _, part, at in wanted],
+                [int(part.tokens[at]) for _, part, at in wanted],
+                [int(part.nbytes[at]) for _, part, at in wanted],
+                deadline=self._deadline,
+            )
         places: list[dict[int, Place]] = [{} for _ in self._parts]
         for (index, _, at), answer in zip(wanted, answers, strict=True):
             if isinstance(answer, Place):
@@ -86,9 +99,11 @@ class Saving:
             if not arrived:
                 self._abort(batch)
                 return
-            self._pool.commit([place for mine in batch for place in mine.values()])
+            with self._pipeline.tally.phase("pool"):
+                self._pool.commit([place for mine in batch for place in mine.values()])
             for index, mine in enumerate(batch):
                 self._stored[index, list(mine)] = True
+                self._moved[list(mine)] = True
 
         self._pipeline.push(lambda: spans_between(self._parts, batch), settle)
 

@@ -2,7 +2,7 @@
 
 import threading
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from ems.common.exception import EmsException
 from ems.common.future import Outcome
@@ -10,12 +10,17 @@ from ems.common.option import CcKvOption
 from ems.device.base import Device, Direction
 from ems.layout.part import Part
 from ems.pool.base import PoolEngine
+from ems.telemetry.tally import CallRecord
 from ems.transfer.mover import Mover
 from ems.transfer.order import Order
 from ems.transfer.task import Task, failure_of
 
 _STOP_SECONDS = 10.0
 """How long `close` waits for the copies under way after it has given up their requests."""
+
+
+def _ignore(call: CallRecord) -> None:
+    pass
 
 
 class Transfer:
@@ -25,10 +30,13 @@ class Transfer:
         self,
         device: Device,
         pool: PoolEngine,
+        *,
+        record: Callable[[CallRecord], None] = _ignore,
     ) -> None:
-        """Start the workers."""
+        """Start the workers. `record` is told of each request that has ended; it must be quick."""
         self._device = device
         self._pool = pool
+        self._record = record
         self._order = Order()
         self._workers = [
             threading.Thread(
@@ -51,7 +59,9 @@ class Transfer:
         """
         outcome = Outcome(option.deadline())
         work = self._device.caller_work()
-        self._order.submit(Task(direction, parts, work, outcome, option))
+        task = Task(direction, parts, work, outcome, option)
+        outcome.when_ended = lambda end: self._record(task.record(end))
+        self._order.submit(task)
         return outcome
 
     def drain(self, seconds: float | None) -> bool:
@@ -77,6 +87,7 @@ class Transfer:
         mover = None
         while (task := self._order.next(direction)) is not None:
             try:
+                task.tally.phases["wait"] = time.monotonic() - task.submitted
                 mover = mover or Mover(self._device, self._pool, direction)
                 task.outcome.finish(mover.run(task))
             except Exception as error:  # noqa: BLE001 - a worker must outlive every task

@@ -6,15 +6,22 @@ from collections.abc import Callable
 from ems.common.exception import EmsException
 from ems.device.base import Device
 from ems.pool.base import PoolEngine
+from ems.telemetry.tally import CallRecord
 from ems.transfer.transfer import Transfer
 
 
 class Transfers:
     """One `Transfer` per NPU. Not thread-safe but for `check_health`: its owner has a lock."""
 
-    def __init__(self, open_device: Callable[[int], Device], pool: PoolEngine) -> None:
+    def __init__(
+        self,
+        open_device: Callable[[int], Device],
+        pool: PoolEngine,
+        record: Callable[[CallRecord], None],
+    ) -> None:
         self._open_device = open_device
         self._pool = pool
+        self._record = record
         self._devices: dict[int, Device] = {}
         self._transfers: dict[int, Transfer] = {}
 
@@ -22,7 +29,7 @@ class Transfers:
         """Return the way between an NPU and the pool."""
         if index not in self._transfers:
             self._devices[index] = self._open_device(index)
-            self._transfers[index] = Transfer(self._devices[index], self._pool)
+            self._transfers[index] = Transfer(self._devices[index], self._pool, record=self._record)
         return self._transfers[index]
 
     def drain(self, seconds: float) -> bool:

@@ -1,0 +1,114 @@
+"""Keeps the counters of this process, and shows them: in its description, and in the profile."""
+
+import logging
+import os
+import platform
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from ems.telemetry.counters import Counters
+from ems.telemetry.profile_log import profile_log
+from ems.telemetry.run_dir import (
+    RunDirError,
+    default_run_dir,
+    description_path,
+    open_run_dir,
+    process_start,
+    write_description,
+)
+from ems.telemetry.tally import CallRecord
+
+_log = logging.getLogger("ems")
+_SCHEMA = 1
+_REFRESH_SECONDS = 1.0
+_PACKAGES = ("ems", "torch", "torch_npu")
+
+
+class Recorder:
+    """Takes records of calls from any thread; writes the description at most once a second.
+
+    `describe` returns what only others know: registration, pool. It is called on the recorder's
+    thread. A run directory that cannot be used is warned about once, and costs nothing but the
+    description.
+    """
+
+    def __init__(self, about: dict[str, Any], describe: Callable[[], dict[str, Any]]) -> None:
+        """Start writing; `about` is what never changes."""
+        self.counters = Counters()
+        self._about = {**_process(), **about}
+        self._describe = describe
+        self._profile = profile_log()
+        self._directory = default_run_dir()
+        self._changed = threading.Event()
+        self._closed = threading.Event()
+        self._writer = threading.Thread(target=self._write, name="ems-telemetry", daemon=True)
+        self._writer.start()
+
+    def add(self, call: CallRecord) -> None:
+        """Count a call that has ended."""
+        self.counters.add(call)
+        if self._profile is not None:
+            self._profile.add(call)
+        self._changed.set()
+
+    def touch(self) -> None:
+        """Have the description written anew."""
+        self._changed.set()
+
+    def close(self) -> None:
+        """Remove the description and end."""
+        self._closed.set()
+        self._changed.set()
+        self._writer.join()
+        if self._profile is not None:
+            self._profile.close()
+
+    def _write(self) -> None:
+        path = description_path(self._directory, os.getpid())
+        written = False
+        try:
+            while self._changed.wait() and not self._closed.is_set():
+                self._changed.clear()
+                open_run_dir(self._directory)
+                write_description(path, self._description())
+                written = True
+                self._closed.wait(_REFRESH_SECONDS)
+        except RunDirError as error:
+            _log.warning("ems-cli inspect will not see this process: %s", error)
+        except Exception:  # noqa: BLE001 - telemetry never takes a process down
+            _log.exception("the description of this process is not written any more")
+        if written:
+            with suppress(OSError):
+                path.unlink()
+
+    def _description(self) -> dict[str, Any]:
+        return {
+            **self._about,
+            **self._describe(),
+            "counters": self.counters.snapshot(),
+            "written": time.time(),
+        }
+
+
+def _process() -> dict[str, Any]:
+    return {
+        "schema": _SCHEMA,
+        "pid": os.getpid(),
+        "process_start": process_start(os.getpid()),
+        "started": time.time(),
+        "host": platform.node(),
+        "python": platform.python_version(),
+        "packages": {name: _version(name) for name in _PACKAGES},
+        "python_hash_seed": os.environ.get("PYTHONHASHSEED"),
+    }
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

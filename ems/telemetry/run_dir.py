@@ -1,0 +1,97 @@
+"""The directory in which processes leave their descriptions, and how they are read."""
+
+import json
+import os
+import stat
+import tempfile
+from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+_SUFFIX = ".json"
+
+
+class RunDirError(Exception):
+    """The directory cannot be used; the text says why."""
+
+
+def default_run_dir() -> Path:
+    """Return EMS_RUN_DIR, or this user's directory on /dev/shm."""
+    return Path(os.environ.get("EMS_RUN_DIR") or f"/dev/shm/ems-{os.getuid()}")  # noqa: S108
+
+
+def open_run_dir(path: Path) -> None:
+    """Make the directory, or see that it is ours alone.
+
+    Raises:
+        RunDirError: it cannot be made, is a link, or belongs to another user.
+    """
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        status = path.lstat()
+    except OSError as error:
+        raise RunDirError(f"{path} cannot be made: {error.strerror}") from error
+    if not stat.S_ISDIR(status.st_mode):
+        raise RunDirError(f"{path} is not a directory (a link is not followed)")
+    if status.st_uid != os.getuid():
+        raise RunDirError(f"{path} belongs to user {status.st_uid}, not to {os.getuid()}")
+
+
+def write_description(path: Path, description: dict[str, Any]) -> None:
+    """Replace a description file as a whole.
+
+    Raises:
+        RunDirError: it cannot be written.
+    """
+    try:
+        handle, name = tempfile.mkstemp(prefix=".", dir=path.parent)
+        with os.fdopen(handle, "w", encoding="utf-8") as file:
+            json.dump(description, file)
+        Path(name).replace(path)
+    except OSError as error:
+        raise RunDirError(f"{path} cannot be written: {error.strerror}") from error
+
+
+def description_path(directory: Path, pid: int) -> Path:
+    """Return where a process leaves its description."""
+    return directory / f"{pid}{_SUFFIX}"
+
+
+@dataclass(frozen=True)
+class LiveDescription:
+    """A description found in a run directory."""
+
+    path: Path
+    content: dict[str, Any]
+    alive: bool
+    """Whether the process that wrote it still runs."""
+
+
+def descriptions(directory: Path) -> Iterator[LiveDescription]:
+    """Yield what processes have left, in the order of their pids; reading touches none of them.
+
+    Files that are no descriptions, or belong to somebody else, are passed over.
+    """
+    for path in sorted(directory.glob(f"*{_SUFFIX}"), key=lambda path: (len(path.name), path)):
+        with suppress(OSError, ValueError, KeyError, TypeError):
+            if path.lstat().st_uid != os.getuid() or path.is_symlink():
+                continue
+            content = json.loads(path.read_text(encoding="utf-8"))
+            alive = process_start(int(content["pid"])) == content["process_start"]
+            yield LiveDescription(path, content, alive)
+
+
+def process_start(pid: int) -> int | None:
+    """Return when a process started, in clock ticks since boot; None if it does not run.
+
+    With the pid it names a process even where pids are used again. From field 22 of
+    /proc/PID/stat (proc(5)).
+    """
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    except OSError:
+        return None
+    state, start = fields[0], int(fields[19])
+    return None if state in "ZX" else start
