@@ -3,27 +3,25 @@
 import logging
 import os
 import threading
+from dataclasses import asdict
 from types import ModuleType
 from typing import Any
 
 from ems.common.boundary import guarded
-from ems.common.exception import (
-    InvalidArgument,
-    PoolUnavailable,
-    RequestTimeout,
-    shown,
-)
+from ems.common.exception import InvalidArgument, RequestTimeout, shown
 from ems.common.future import CcFuture, ended
-from ems.common.option import CcKvOption, checked_option
+from ems.common.option import checked_option
 from ems.common.result import CcResult
 from ems.config import Settings
 from ems.device.base import Direction
 from ems.layout.call import parse_call
 from ems.layout.key import buffer_key_prefix, parse_hashes
-from ems.layout.prefix import servable_entries
 from ems.layout.registered import Registered, key_prefixes
 from ems.layout.registration import Registration, register
 from ems.pool.base import PoolEngine, PoolStats
+from ems.telemetry.description import about, registration_facts
+from ems.telemetry.recorder import Recorder
+from ems.transfer.presence import look_up
 from ems.transfer.transfers import Transfers
 
 _log = logging.getLogger("ems")
@@ -44,7 +42,6 @@ class ContextCaching:
         self._pool = pool
         self._ascend = ascend
         self._memory_map = ascend.MemoryMap()
-        self._transfers = Transfers(ascend.AscendDevice, pool)
         self._pid = os.getpid()
         self._lock = threading.Lock()
         """Held while a request is submitted, and while the registered cache is exchanged."""
@@ -52,6 +49,8 @@ class ContextCaching:
         self._tensors: Any = None
         """The registered tensors, kept so that the addresses stay the caller's."""
         self._closed = False
+        self._recorder = Recorder(about(settings), self._describe)
+        self._transfers = Transfers(ascend.AscendDevice, pool, self._recorder.add)
 
     def register_kvcache(self, kvcache: Any, store_layer_group_desc: Any = None) -> None:
         """Take note of the model's cache: addresses and layout; nothing is copied.
@@ -91,6 +90,7 @@ class ContextCaching:
             self._transfers.of_device(registration.device_index)
             self._registered = Registered(registration, key_prefixes(self._settings, registration))
             self._tensors = [list(layer) for layer in kvcache]
+            self._recorder.touch()
 
     @property
     def registration(self) -> Registration | None:
@@ -211,17 +211,9 @@ class ContextCaching:
             options = checked_option(option)
             wanted = parse_hashes(hashes)
             cache = self._cache()
-            try:
-                found = [
-                    self._view(options).lookup(keys, deadline=options.deadline())
-                    for keys in cache.keys(wanted)
-                ]
-            except (PoolUnavailable, RequestTimeout) as error:
-                # the one failure that is reported as a miss: the SDK says so
-                _log.debug("exists: %s", error)
-                return CcResult(0, len(wanted))
-            tokens = [[0 if info is None else info.tokens for info in infos] for infos in found]
-            return CcResult(servable_entries(cache.registration.groups, tokens), len(wanted))
+            call = look_up(self._pool, cache, wanted, options)
+            self._recorder.add(call)
+            return CcResult(call.success, call.hashes)
 
     def check_health(self, *, deadline: float | None) -> None:
         """Return when pool and device work.
@@ -238,6 +230,7 @@ class ContextCaching:
         with self._lock:
             self._closed = True
         given_up = self._transfers.close(seconds)
+        self._recorder.close()
         self._pool.close()
         return given_up
 
@@ -261,8 +254,12 @@ class ContextCaching:
                 self._transfers.of_device(index).submit(direction, call.parts, call.option)
             )
 
-    def _view(self, option: CcKvOption) -> PoolEngine:
-        return self._pool.view(write_local=option.write_rcache, local_only=option.read_local_only)
+    def _describe(self) -> dict[str, Any]:
+        registration = self.registration
+        return {
+            "registration": None if registration is None else registration_facts(registration),
+            "pool": asdict(self._pool.stats()),
+        }
 
     def _check_open(self) -> None:
         if self._closed:

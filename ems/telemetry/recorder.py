@@ -25,6 +25,7 @@ from ems.telemetry.tally import CallRecord
 _log = logging.getLogger("ems")
 _SCHEMA = 1
 _REFRESH_SECONDS = 1.0
+_CLOSE_SECONDS = 2.0
 _PACKAGES = ("ems", "torch", "torch_npu")
 
 
@@ -63,7 +64,7 @@ class Recorder:
         """Remove the description and end."""
         self._closed.set()
         self._changed.set()
-        self._writer.join()
+        self._writer.join(_CLOSE_SECONDS)  # a pool that hangs must not hang the process
         if self._profile is not None:
             self._profile.close()
 
