@@ -2,10 +2,24 @@
 
 `ensure()` before the first import of torch is all that a program or a test needs; it does
 nothing on a computer with CANN. `python -m ems.simulator` starts another program on the
-simulated runtime. What the runtime simulates is set by variables EMS_SIM_*, and some of it
-while it runs by `ems.simulator.control`.
+simulated runtime. What is simulated is set by variables, which a process reads once:
 
-Figures of time and bandwidth of the simulated runtime say nothing about an NPU.
+EMS_SIM_DEVICES       how many devices there are: 8, at most 16
+EMS_SIM_MEMORY        memory of each device in bytes, or as 64GiB, which is the default
+EMS_SIM_ACCOUNT       processes that name the same account share the memory of their devices
+EMS_SIM_STREAM_DEPTH  how many tasks a stream takes before a launch waits: 1024
+EMS_SIM_STICKY        0: one synchronise takes the failure of a stream away; 1: it stays
+EMS_SIM_POISON        1: fresh device memory is filled with 0xa5
+EMS_SIM_SOC           name of the chip: Ascend910B2
+EMS_SIM_VERSION       version of CANN: 8.5.0
+EMS_SIM_LOG           least level of torch_npu's own log that is shown: 0 debug to 4 nothing
+EMS_SIM_TRACE         1: tell every call and task on stderr
+
+Faults, delays and limits may change while a process runs; `ems.simulator.control` lists them.
+A variable EMS_SIM_... that does not exist, or whose value is not understood, is told on stderr,
+and no device can be used.
+
+Times and bandwidths of the simulated runtime say nothing about an NPU.
 """
 
 import ctypes
