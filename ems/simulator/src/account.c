@@ -48,7 +48,8 @@ static off_t byte_of(int line)
     return line + 1;
 }
 
-static void use_own_account(const char *why)
+/* closing the file gives all of the process's record locks back */
+static void close_file(void)
 {
     if (file >= 0)
         close(file);
@@ -57,6 +58,11 @@ static void use_own_account(const char *why)
         munmap(table, sizeof *table);
     table = &own_table;
     own_line = 0;
+}
+
+static void use_own_account(const char *why)
+{
+    close_file();
     sim_trace("memory is counted for this process only: %s: %s", path, why);
 }
 
@@ -123,8 +129,7 @@ static void lock_table(void)
     pthread_mutex_lock(&lock);
     if (owner != getpid()) {
         /* a forked child has inherited neither the locks nor the line */
-        if (file >= 0)
-            use_own_account("forked");
+        close_file();
         open_account();
     }
     if (file >= 0)
@@ -203,8 +208,7 @@ __attribute__((destructor)) static void leave(void)
         memset(&table->lines[own_line], 0, sizeof table->lines[own_line]);
         if (!somebody_else_is_alive())
             unlink(path);
-        record_lock(F_SETLK, F_UNLCK, byte_of(own_line));
-        record_lock(F_SETLK, F_UNLCK, 0);
+        close_file(); /* what a worker still gives back must not touch another process's line */
     }
     pthread_mutex_unlock(&lock);
 }

@@ -200,6 +200,8 @@ aclError sim_enqueue_copy(struct copy *copy, aclrtStream stream)
 
 aclError sim_copy_now(struct copy *copy)
 {
+    const int no_stream = 0;
+    sleep_until(sim_now() + sim_delay(COPY, names[copy->kind], no_stream));
     aclError failed = run_copy(copy);
     if (!failed)
         failed = sim_check_canaries();
