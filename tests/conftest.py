@@ -4,7 +4,7 @@ import os
 
 from ems import simulator
 
-# the memory of simulated devices is shared by processes: not with those of another test run
-os.environ.setdefault("EMS_SIM_ACCOUNT", f"tests-{os.getpid()}")
+# the memory of simulated devices is shared by processes: not with those of other tests
+os.environ["EMS_SIM_ACCOUNT"] = f"tests-{os.getpid()}"
 
 simulator.ensure()
