@@ -11,7 +11,7 @@ from ems.common.exception import InvalidArgument, shown
 from ems.layout.key import parse_hashes
 from ems.layout.registration import LayerGroup, Registration
 from ems.layout.request import Chunks, Request
-from ems.layout.slots import check_distinct, whole_blocks
+from ems.layout.slots import check_distinct
 
 _PAIR = 2
 
@@ -66,8 +66,7 @@ def _chunks(group: LayerGroup, descs: Sequence[Any], *, writes: bool) -> Chunks:
     slots = np.arange(tokens.sum()) + np.repeat(start - first_token, tokens)
     if writes and slots.size:
         check_distinct(f"chunk_descs[{group.index}]: slot", slots, group.num_slots)
-    blocks = whole_blocks(slots, tokens, group.block_size)
-    return Chunks(slots, tokens, group.block_size, blocks)
+    return Chunks(slots, tokens, group.block_size)
 
 
 def _pair(group: LayerGroup, index: int, desc: Any) -> tuple[int, int]:

@@ -1,7 +1,7 @@
 """What one call asks to move: its hashes, and the slots that each owns in each layer group."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
@@ -23,14 +23,20 @@ from ems.layout.slots import (
 
 @dataclass(frozen=True)
 class Chunks:
-    """What the hashes of a request own in the layer groups of one block size."""
+    """What the hashes of a request own in the layer groups of one block size.
+
+    Made on the caller's thread; what is derived from it is worked out on a worker's.
+    """
 
     slots: Ints
     tokens: Ints
     """Tokens of each hash; they add up to the slots."""
     block_size: int
-    block_ids: Ints | None = field(repr=False)
-    """The block of each hash where all are whole blocks: the common case, planned without runs."""
+
+    @cached_property
+    def block_ids(self) -> Ints | None:
+        """The block of each hash where all are whole blocks: the common case, needs no runs."""
+        return whole_blocks(self.slots, self.tokens, self.block_size)
 
     @cached_property
     def runs(self) -> Runs:
@@ -84,8 +90,7 @@ def request_of_slots(
     check_range("slot_mapping", slots, num_slots)
     if writes:
         check_distinct("slot_mapping", slots, num_slots)
-    block_size = registration.groups[0].block_size
-    chunks = Chunks(slots, tokens, block_size, whole_blocks(slots, tokens, block_size))
+    chunks = Chunks(slots, tokens, registration.groups[0].block_size)
     return Request(owners, (chunks,) * len(registration.groups))
 
 

@@ -10,7 +10,6 @@ from ems.common.store_layer_group import StoreLayerGroupDesc
 from ems.layout.copy_plan import entry_nbytes, plan_spans
 from ems.layout.registration import register
 from ems.layout.request import Chunks
-from ems.layout.slots import whole_blocks
 
 POISON = 0xEE
 
@@ -166,7 +165,7 @@ def cuts(draw, group):
 
 
 def chunks_of(group, slots, tokens):
-    return Chunks(slots, tokens, group.block_size, whole_blocks(slots, tokens, group.block_size))
+    return Chunks(slots, tokens, group.block_size)
 
 
 @st.composite
