@@ -1,26 +1,20 @@
 """How callers say what is to be moved, beside slots and hashes."""
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 
-class KvBufferWrapper:
+class KvBufferWrapper(NamedTuple):
     """A contiguous range of NPU memory; several of them are one key's value.
 
-    Callers make 10^5 and more of these and pass the same ones again and again, so the constructor
-    checks nothing; `save` and `load` do.
+    Callers make 10^5 and more of these and pass the same ones again and again: making one checks
+    nothing (`save` and `load` do), and being tuples they are read without a look-up each.
     """
 
-    __slots__ = ("data_ptr", "length")
-
-    def __init__(self, data_ptr: int, length: int) -> None:
-        self.data_ptr = data_ptr
-        """Address of the first byte: `tensor.data_ptr()`."""
-        self.length = length
-        """Bytes."""
-
-    def __repr__(self) -> str:
-        """Show both values as they are."""
-        return f"KvBufferWrapper(data_ptr={self.data_ptr!r}, length={self.length!r})"
+    data_ptr: int
+    """Address of the first byte: `tensor.data_ptr()`."""
+    length: int
+    """Bytes."""
 
 
 @dataclass(frozen=True, slots=True)

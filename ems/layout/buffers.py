@@ -5,7 +5,6 @@ from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
-from operator import attrgetter
 from typing import Any
 
 import numpy as np
@@ -17,6 +16,7 @@ from ems.layout.key import PoolKey, buffer_keys
 from ems.layout.slots import Ints
 
 _LONGEST_KEY = 127
+_LIMIT = 1 << 63
 _PLACE_BITS = 20
 """Buffers are compared for conflicts by the MiB they lie in: coarse, and never too fine."""
 
@@ -108,13 +108,9 @@ def part_of_buffers(key_list: Any, value_list: Any, *, key_prefix: str, writes: 
     buffers = list(chain.from_iterable(values))
     if set(map(type, buffers)) != {KvBufferWrapper}:
         _refuse_foreign_buffer(values)
-    part = BufferPart(
-        keys,
-        key_prefix,
-        _column(values, buffers, "data_ptr"),
-        _column(values, buffers, "length"),
-        np.fromiter(map(len, values), np.int64, len(values)),
-    )
+    addresses, lengths = _columns(values, buffers)
+    counts = np.fromiter(map(len, values), np.int64, len(values))
+    part = BufferPart(keys, key_prefix, addresses, lengths, counts)
     if writes:
         _check_apart(part)
     return part
@@ -163,31 +159,37 @@ def _refuse_foreign_buffer(values: Sequence[Sequence[Any]]) -> None:
                 )
 
 
-def _column(values: Sequence[Sequence[Any]], buffers: Sequence[Any], field: str) -> Ints:
-    """Return one field of all buffers; each must be a positive int."""
-    numbers = list(map(attrgetter(field), buffers))
+def _columns(
+    values: Sequence[Sequence[KvBufferWrapper]], buffers: Sequence[KvBufferWrapper]
+) -> tuple[Ints, Ints]:
+    """Return the addresses and the lengths of all buffers, each a positive int."""
+    numbers = list(chain.from_iterable(buffers))
     try:
-        column = np.frombuffer(struct.pack(f"{len(numbers)}q", *numbers), np.int64)
+        table = np.frombuffer(struct.pack(f"{len(numbers)}q", *numbers), np.int64)
     except struct.error:
-        column = np.zeros(1, np.int64)
-    if column.min() < 1:
-        raise _first_bad(values, field)
-    return column
+        raise _first_bad(values) from None
+    if table.min() < 1:
+        raise _first_bad(values)
+    addresses, lengths = table.reshape(-1, 2).T.copy()
+    return addresses, lengths
 
 
-def _first_bad(values: Sequence[Sequence[Any]], field: str) -> InvalidArgument:
+def _first_bad(values: Sequence[Sequence[KvBufferWrapper]]) -> InvalidArgument:
     for index, value in enumerate(values):
         for at, buffer in enumerate(value):
-            number = getattr(buffer, field)
-            if isinstance(number, bool) or not hasattr(number, "__index__"):
-                hint = f"; call it: {field}()" if callable(number) else ""
-                reason = f"must be an int, not {shown(number)}{hint}"
-            elif not 0 < number < 1 << 63:
-                reason = f"is {shown(number)}; it must be positive and below 2^63"
-            else:
-                continue
-            return InvalidArgument(f"value_list[{index}][{at}].{field} {reason}")
-    return InvalidArgument(f"value_list changed its {field}s while it was read")
+            for field, number in buffer._asdict().items():
+                if reason := _why_not(field, number):
+                    return InvalidArgument(f"value_list[{index}][{at}].{field} {reason}")
+    return InvalidArgument("value_list changed while it was read")
+
+
+def _why_not(field: str, number: Any) -> str | None:
+    if isinstance(number, bool) or not hasattr(number, "__index__"):
+        hint = f"; call it: {field}()" if callable(number) else ""
+        return f"must be an int, not {shown(number)}{hint}"
+    if not 0 < number < _LIMIT:
+        return f"is {shown(number)}; it must be positive and below 2^63"
+    return None
 
 
 def _check_apart(part: BufferPart) -> None:
