@@ -32,7 +32,7 @@ def register(
     zoom: ZoomOptions,
     output: OutputOptions,
 ) -> None:
-    """Register a KV cache and show its layout, where its blocks lie, and what is odd about it."""
+    """Register a KV cache: its layout, its place in memory, checks."""
     sink = sink_for(context, output)
     request, chosen = cache.request(), where.chosen()
     shape = shape_of(request)

@@ -17,7 +17,13 @@ from ems_cli.diagnostics.check import Check, Verdict, worst
 from ems_cli.diagnostics.layout_checks import layout_checks
 from ems_cli.diagnostics.measure import Clock, seconds_of
 from ems_cli.diagnostics.npu import Runtime, versions
-from ems_cli.diagnostics.session import Tell, context_caching, plane_names, synthetic_cache
+from ems_cli.diagnostics.session import (
+    Tell,
+    context_caching,
+    plane_names,
+    rank_settings,
+    synthetic_cache,
+)
 from ems_cli.diagnostics.shape import CacheShape, ShapeSummary, layers_text, summary_of
 
 _SMALL_POOL = "memory://?capacity=2MiB"
@@ -172,7 +178,8 @@ def _register_seconds(
     runtime: Runtime, kvcache: Any, index: int, shape: CacheShape, clock: Clock = time.perf_counter
 ) -> float:
     pool = open_pool(_SMALL_POOL, runtime.ascend.PinnedMemory(index))
-    with closing(pool), context_caching(runtime, index, shape, pool) as caching:
+    settings = rank_settings(index, shape)
+    with closing(pool), context_caching(runtime, settings, pool) as caching:
         return seconds_of(lambda: caching.register_kvcache(kvcache), clock)
 
 

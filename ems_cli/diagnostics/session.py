@@ -6,7 +6,7 @@ from typing import Any, TypeAlias
 
 from ems.cc_v1.cc_config import CcConfig_v1, KVCacheType
 from ems.common.units import format_nbytes
-from ems.config import EmsConfig, read_settings
+from ems.config import EmsConfig, Settings, read_settings
 from ems.context_caching import ContextCaching
 from ems.pool.base import PoolEngine
 from ems_cli.diagnostics.npu import Runtime
@@ -48,19 +48,17 @@ def tensor_shapes(runtime: Runtime, shape: CacheShape) -> list[list[Any]]:
     ]
 
 
-@contextmanager
-def context_caching(
-    runtime: Runtime, index: int, shape: CacheShape, pool: PoolEngine
-) -> Generator[ContextCaching, None, None]:
-    """Return the library's object for the rank on npu:`index`, which works on `pool`.
+def rank_settings(index: int, shape: CacheShape, model: str = "ems-cli") -> Settings:
+    """Return the settings of the rank on npu:`index`; `model` keeps its entries apart.
 
-    `Ems` itself is one per process; several ranks in one process are several of these.
+    Raises:
+        InvalidArgument: the environment has values that the SDK refuses.
     """
     parallel = shape.parallel
     config = CcConfig_v1(
         rank_id=parallel.rank,
         device_id=index,
-        model_id="ems-cli synthetic cache",
+        model_id=model,
         tp_world_size=parallel.tp,
         pp_world_size=parallel.pp,
         rank_in_tp_group=parallel.tp_rank,
@@ -70,6 +68,17 @@ def context_caching(
     settings = read_settings(EmsConfig(cc_config_v1=config))
     if settings is None:
         raise AssertionError("a configuration with cc_config_v1 has settings")
+    return settings
+
+
+@contextmanager
+def context_caching(
+    runtime: Runtime, settings: Settings, pool: PoolEngine
+) -> Generator[ContextCaching, None, None]:
+    """Return the library's object for one rank, which works on `pool`; closes both.
+
+    `Ems` itself is one per process; several ranks in one process are several of these.
+    """
     caching = ContextCaching(settings, pool, runtime.ascend)
     try:
         yield caching
