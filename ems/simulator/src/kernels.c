@@ -324,10 +324,7 @@ static void copy_row(char *const at[], const int64_t steps[], int64_t count, voi
 static void convert_row(char *const at[], const int64_t steps[], int64_t count, void *context)
 {
     const struct copying *copying = context;
-    for (int64_t i = 0; i < count; i++) {
-        struct number value = number_load(at[1] + i * steps[1], copying->from);
-        number_store(at[0] + i * steps[0], copying->to, value);
-    }
+    number_convert(at[0], steps[0], copying->to, at[1], steps[1], copying->from, count);
 }
 
 void view_copy(const struct view *destination, const struct view *source)

@@ -120,6 +120,11 @@ size_t dtype_size(int dtype)
     }
 }
 
+static bool fits_float(int dtype)
+{
+    return dtype == F32 || dtype == F16 || dtype == BF16 || dtype == F8_E5M2 || dtype == F8_E4M3;
+}
+
 bool dtype_has_numbers(int dtype)
 {
     return dtype_size(dtype) != 0 && dtype != HIF8 && dtype != F8_E8M0 && dtype != C32;
@@ -333,32 +338,41 @@ static struct number load_integer(const void *element, int dtype)
     }
 }
 
-struct number number_load(const void *element, int dtype)
+static inline float load_float(const void *element, int dtype)
 {
     switch (dtype) {
-    case F32: {
-        LOAD(float, value);
-        return number_of_real(value);
-    }
-    case F64: {
-        LOAD(double, value);
-        return number_of_real(value);
-    }
     case F16: {
         LOAD(uint16_t, value);
-        return number_of_real(small_to_float(value, &FORMAT_F16));
+        return small_to_float(value, &FORMAT_F16);
     }
     case BF16: {
         LOAD(uint16_t, value);
-        return number_of_real(float_of_bits((uint32_t)value << 16));
+        return float_of_bits((uint32_t)value << 16);
     }
     case F8_E5M2: {
         LOAD(uint8_t, value);
-        return number_of_real(small_to_float(value, &FORMAT_E5M2));
+        return small_to_float(value, &FORMAT_E5M2);
     }
     case F8_E4M3: {
         LOAD(uint8_t, value);
-        return number_of_real(small_to_float(value, &FORMAT_E4M3));
+        return small_to_float(value, &FORMAT_E4M3);
+    }
+    default: {
+        LOAD(float, value);
+        return value;
+    }
+    }
+}
+
+struct number number_load(const void *element, int dtype)
+{
+    if (fits_float(dtype)) {
+        return number_of_real(load_float(element, dtype));
+    }
+    switch (dtype) {
+    case F64: {
+        LOAD(double, value);
+        return number_of_real(value);
     }
     case C64: {
         float parts[2];
@@ -399,26 +413,36 @@ static void store_integer(void *element, int dtype, uint64_t bits)
     }
 }
 
-void number_store(void *element, int dtype, struct number value)
+static inline void store_float(void *element, int dtype, float value)
 {
     switch (dtype) {
-    case F32:
-        STORE(float, number_float(value));
-        break;
-    case F64:
-        STORE(double, number_real(value));
-        break;
-    case F16: /* through float, as torch does, also from double */
-        STORE(uint16_t, small_from_float(number_float(value), &FORMAT_F16));
+    case F16:
+        STORE(uint16_t, small_from_float(value, &FORMAT_F16));
         break;
     case BF16:
-        STORE(uint16_t, small_from_float(number_float(value), &FORMAT_BF16));
+        STORE(uint16_t, small_from_float(value, &FORMAT_BF16));
         break;
     case F8_E5M2:
-        STORE(uint8_t, small_from_float(number_float(value), &FORMAT_E5M2));
+        STORE(uint8_t, small_from_float(value, &FORMAT_E5M2));
         break;
     case F8_E4M3:
-        STORE(uint8_t, small_from_float(number_float(value), &FORMAT_E4M3));
+        STORE(uint8_t, small_from_float(value, &FORMAT_E4M3));
+        break;
+    default:
+        STORE(float, value);
+        break;
+    }
+}
+
+void number_store(void *element, int dtype, struct number value)
+{
+    if (fits_float(dtype)) {
+        store_float(element, dtype, number_float(value)); /* as torch does, also from double */
+        return;
+    }
+    switch (dtype) {
+    case F64:
+        STORE(double, number_real(value));
         break;
     case C64: {
         float parts[2] = {number_float(value), (float)value.imaginary};
@@ -436,6 +460,20 @@ void number_store(void *element, int dtype, struct number value)
     default:
         store_integer(element, dtype, number_integer_bits(value));
         break;
+    }
+}
+
+void number_convert(char *to, int64_t to_step, int to_dtype, const char *from, int64_t from_step,
+                    int from_dtype, int64_t count)
+{
+    if (fits_float(from_dtype) && fits_float(to_dtype)) {
+        for (int64_t i = 0; i < count; i++) {
+            store_float(to + i * to_step, to_dtype, load_float(from + i * from_step, from_dtype));
+        }
+        return;
+    }
+    for (int64_t i = 0; i < count; i++) {
+        number_store(to + i * to_step, to_dtype, number_load(from + i * from_step, from_dtype));
     }
 }
 

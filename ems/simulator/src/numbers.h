@@ -55,6 +55,9 @@ struct number number_of_integer(int64_t value);
 struct number number_of_real(double value);
 struct number number_load(const void *element, int dtype);
 void number_store(void *element, int dtype, struct number value);
+/* a row of elements; steps in bytes */
+void number_convert(char *to, int64_t to_step, int to_dtype, const char *from, int64_t from_step,
+                    int from_dtype, int64_t count);
 struct number number_as(struct number value, int dtype); /* rounded to what dtype can hold */
 double number_real(struct number value);
 bool number_is_nonzero(struct number value);
