@@ -7,6 +7,7 @@ FAIL_LAUNCH      the same, for the call that launches a copy or an operator
 DELAY            "what=microseconds[,what=microseconds...]"; what is the name of an operation
                  (copy_h2d, copy_d2h, copy_d2d, memset, event_record, aclnnInplaceCopy, ...),
                  "*" for every operation, or "stream:N" for the Nth stream that was created
+                 (aclrtStreamGetId tells which one a stream is)
 GBPS             the most that copies between host and device reach, in 10^9 bytes per second;
                  GBPS_H2D, GBPS_D2H and GBPS_D2D for one direction
 COPY_LATENCY_US  what every copy takes at the least
