@@ -7,6 +7,7 @@ import typer
 
 from ems_cli.commands.options import DeviceOptions, OutputOptions, ShapeOptions, sink_for
 from ems_cli.diagnostics.shape_request import shapes_on
+from ems_cli.render.sink import Sink
 
 _EXIT_INTERRUPTED = 130
 _EXIT_FAILED = 3
@@ -60,6 +61,14 @@ class RunOptions:
             metavar="URL", help="Pool to save into.  [default: memory:// of the size needed]"
         ),
     ] = None
+    submit: Annotated[
+        bool,
+        typer.Option(
+            "--submit",
+            help="Only time how long large calls hold the caller's thread, with a cache of their"
+            " own, on the first device.",
+        ),
+    ] = False
 
 
 def bench(
@@ -71,8 +80,11 @@ def bench(
 ) -> None:
     """Time saves and loads beside raw copies of the same bytes."""
     sink = sink_for(context, output)
+    if how.submit:
+        _submission(sink, where, how)
+        return
     request, chosen = cache.request(), where.chosen()
-    shapes_on(request, 1)
+    shape = shapes_on(request, 1)[0]
     # torch and numpy come with these: not before the options are known to be right
     from ems_cli.diagnostics.bench import Settings  # noqa: PLC0415
     from ems_cli.diagnostics.bench_run import bench_on, filled_in  # noqa: PLC0415
@@ -87,7 +99,7 @@ def bench(
         runs=how.runs,
         pool=how.pool,
     )
-    settings = filled_in(wanted, shapes_on(request, 1)[0], how.blocks_per_call)
+    settings = filled_in(wanted, shape, how.blocks_per_call)
     runtime = start_runtime()
     if runtime.simulated:
         sink.note(SIMULATED_NOTE)
@@ -105,3 +117,21 @@ def bench(
         raise typer.Exit(_EXIT_FAILED)
     if report.has_problem:
         raise typer.Exit(1)
+
+
+def _submission(sink: Sink, where: DeviceOptions, how: RunOptions) -> None:
+    from ems_cli.diagnostics.npu import SIMULATED_NOTE, start_runtime  # noqa: PLC0415 - torch
+    from ems_cli.diagnostics.submission import (  # noqa: PLC0415
+        USUAL_RUNS,
+        measure_submission,
+    )
+
+    chosen = where.chosen()
+    runtime = start_runtime()
+    if runtime.simulated:
+        sink.note(SIMULATED_NOTE)
+    index = chosen.among(runtime.device_count)[0]
+    report = measure_submission(runtime, index, runs=how.runs or USUAL_RUNS, tell=sink.note)
+    from ems_cli.render.submission import submission_text  # noqa: PLC0415 - rich
+
+    sink.emit(report, submission_text)
