@@ -158,9 +158,10 @@ def cuts(draw, group):
         slots = draw(st.permutations(slots))
     first = draw(st.integers(0, len(slots) - 1))
     slots = slots[first : draw(st.integers(first + 1, len(slots)))]
+    longest = draw(st.sampled_from([1, 2, 5, 30]))
     tokens = []
     while sum(tokens) < len(slots):
-        tokens.append(draw(st.integers(1, len(slots) - sum(tokens))))
+        tokens.append(draw(st.integers(1, min(longest, len(slots) - sum(tokens)))))
     return np.array(slots, np.int64), np.array(tokens, np.int64)
 
 

@@ -286,6 +286,14 @@ def test_whole_blocks_are_found_in_entries_that_store_more():
     ]
 
 
+def test_chunks_with_others_between_them_go_to_their_own_entries():
+    group = register(layers([(8, 4, 1, 32)])).groups[0]
+    start = group.planes[0].address
+    entries = uints(640, 6400, 64000)
+    spans = plan(group, ints(3, 9, 13), ints(1, 1, 1), entries, ints(1, 1, 1), which=[0, 2])
+    assert rows(spans) == [(start + 3 * 64, 640, 64), (start + 13 * 64, 64000, 64)]
+
+
 @pytest.mark.parametrize("address", [1 << 33, (1 << 40) + 4096, (1 << 47) - (1 << 35)])
 def test_addresses_far_beyond_32_bits_are_exact(address):
     blocks, size, width = 70_001, 128, 576

@@ -1,3 +1,4 @@
+import hashlib
 import subprocess
 import sys
 from dataclasses import replace
@@ -79,6 +80,13 @@ def test_a_wide_int_has_one_key_among_ints_and_among_digests(value):
 def test_hashes_that_could_be_taken_for_each_other_are_not(one, other):
     assert make_keys("p-", [one]) != make_keys("p-", [other])
     assert len(set(make_keys("p-", [one, other]))) == 2
+
+
+def test_a_digest_cannot_be_made_to_meet_the_key_of_a_long_hash():
+    long = b"x" * 100
+    same_digits = hashlib.sha256(long.hex().encode()).digest()
+    assert make_keys("p-", [long])[0].endswith(same_digits.hex())
+    assert make_keys("p-", [long]) != make_keys("p-", [same_digits])
 
 
 @untimed
