@@ -27,6 +27,7 @@ __all__ = ["AscendDevice", "MemoryMap", "PinnedMemory", "device_count", "read_kv
 
 _SUSPECT_AFTER = 1.0
 """Seconds of waiting for the caller's work before the queue is tested for being dead."""
+_CLOSE_MILLISECONDS = 100
 _CHECK_MILLISECONDS = 10_000
 """Limit of the synchronisation after an event has completed; it has nothing left to wait for."""
 
@@ -153,9 +154,13 @@ class StreamChannel:
         return StreamCopy(self._device, self._acl, stream, event)
 
     def close(self) -> None:
-        """See `Channel.close`. The streams of a lost device stay: something may be on them."""
-        if not self._device.lost:
-            for stream, event in self._lanes:
+        """See `Channel.close`; again for streams on which something moved the first time.
+
+        A stream that has failed goes, too: while it is there, the caller's synchronising fails.
+        """
+        for stream, event in list(self._lanes):
+            if self._has_ended(stream, _CLOSE_MILLISECONDS):
+                self._lanes.remove((stream, event))
                 self._acl.destroy(stream, event)
 
     def _queue(self, spans: Spans, stream: int) -> None:
@@ -172,11 +177,16 @@ class StreamChannel:
 
     def _drain(self, stream: int) -> None:
         """Wait until nothing of a refused call moves any more; the refusal is what is reported."""
+        if not self._has_ended(stream, _CHECK_MILLISECONDS):
+            raise StillMoving(f"npu:{self._device.index}: a refused copy does not end")
+
+    def _has_ended(self, stream: int, milliseconds: int) -> bool:
+        """Wait for a stream; return whether nothing moves on it any more, failed or not."""
         try:
-            self._acl.synchronize_stream(stream, _CHECK_MILLISECONDS)
+            self._acl.synchronize_stream(stream, milliseconds)
         except AclError as error:
-            if error.number == STREAM_TIMEOUT:
-                raise StillMoving(f"a refused copy does not end: {error}") from error
+            return error.number != STREAM_TIMEOUT
+        return True
 
 
 class StreamCopy:

@@ -21,6 +21,10 @@ LOOP = {"FAIL_LAUNCH": "1:207000"}
 """The next launch says "not supported", as a batch does where the product lacks it."""
 
 
+OPENED = []
+"""Channels that are to be closed."""
+
+
 class Bench:
     """Some spans of device memory on one NPU, as many of pinned memory, and a channel."""
 
@@ -39,6 +43,7 @@ class Bench:
         )
         self.direction = direction
         self.channel = self.device.open_channel(direction)
+        OPENED.append(self.channel)
 
     def start(self):
         return self.channel.start(self.spans)
@@ -68,7 +73,16 @@ def until(condition):
 
 def on_thread(scenario, *arguments, **keywords):
     """Run on a thread, which a channel binds to its device, and return what it returns."""
-    return within(lambda: scenario(*arguments, **keywords))
+
+    def run():
+        try:
+            return scenario(*arguments, **keywords)
+        finally:
+            # a stream that has failed fails every later synchronisation of its device
+            while OPENED:
+                OPENED.pop().close()
+
+    return within(run)
 
 
 @pytest.mark.parametrize("direction", Direction, ids=lambda direction: direction.value)
@@ -151,7 +165,7 @@ def test_a_copy_that_failed_is_found_by_the_check_though_its_event_has_completed
         with pytest.raises(DeviceFailed, match="is lost"):
             bench.start()
         with pytest.raises(DeviceFailed, match="is lost"):
-            bench.device.open_channel(Direction.IN).start(bench.spans)
+            bench.channel.start(bench.spans)
         Bench(6).copy()
 
     on_thread(later)
@@ -208,8 +222,12 @@ def test_a_refused_copy_that_does_not_drain_says_that_it_may_still_move(monkeypa
     def scenario():
         bench = Bench(6)
         bench.channel._batched = False
+        streams = counter("streams")
         with knobs(FAIL_LAUNCH="2", DELAY="copy_d2h=500000"), pytest.raises(StillMoving):
             bench.start()
+        bench.channel.close()
+        assert counter("streams") == streams - 1, "of two streams, one is idle"
+        torch.npu.synchronize()
 
     on_thread(scenario)
 

@@ -1,7 +1,8 @@
 import threading
 
 import pytest
-from transfer_fakes import MoodyPool, World, same
+from moody_pool import MoodyPool
+from transfer_fakes import World, same
 
 from ems.common.exception import DeviceFailed, EmsException, PoolUnavailable, RequestTimeout
 from ems.common.result import CcResult
