@@ -15,7 +15,6 @@ from ems.transfer.slices import (
     prefix_of,
     spans_between,
     wanted_of,
-    window_limit,
     windows_of,
 )
 
@@ -41,10 +40,7 @@ class Loading:
     def run(self) -> CcResult:
         """See `Mover.run`."""
         try:
-            limit = window_limit(self._pool, self._pipeline)
-            for window, slices in windows_of(self._parts, limit):
-                if limit is not None:
-                    self._pipeline.make_room()  # a window must find memory of an earlier one
+            for window, slices in windows_of(self._parts, self._pool, self._pipeline):
                 if not self._load_window(window, slices):
                     break
             self._pipeline.finish()

@@ -15,22 +15,20 @@ SLICE_NBYTES = 32 << 20
 """Bytes of one slice. A time-out ends late by at most the slices under way."""
 
 
-def window_limit(pool: PoolEngine, pipeline: Pipeline) -> int | None:
-    """Return the size of windows of which `pipeline.lanes` can be held in the pool at once.
-
-    While one is copied, another is stored or fetched.
-    """
-    limit = pool.window_nbytes
-    return None if limit is None else limit // pipeline.lanes
-
-
-def windows_of(parts: Sequence[Part], limit: int | None) -> Iterator[tuple[range, list[range]]]:
+def windows_of(
+    parts: Sequence[Part], pool: PoolEngine, pipeline: Pipeline
+) -> Iterator[tuple[range, list[range]]]:
     """Yield positions of hashes to hold at once, and the slices to copy them in.
 
-    A window has at most `limit` bytes, or a single hash.
+    Each comes when the pool has room for it: while one is copied, another is stored or fetched.
+    Where a single hash needs more than its share of the room, it has the pool for itself.
     """
     sizes: list[int] = np.sum([part.nbytes for part in parts], axis=0).tolist()
-    for window in [range(len(sizes))] if limit is None else slices_of(sizes, limit):
+    limit = pool.window_nbytes
+    share = sum(sizes) if limit is None else limit // pipeline.lanes
+    make_room = pipeline.make_room if max(sizes) <= share else pipeline.finish
+    for window in slices_of(sizes, share):
+        make_room()
         slices = slices_of(sizes[window.start : window.stop], SLICE_NBYTES)
         yield window, [window[piece.start : piece.stop] for piece in slices]
 
