@@ -10,6 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from ems.common.exception import PoolUnavailable
 from ems.layout.key import PoolKey
 
 __all__ = [
@@ -17,6 +18,7 @@ __all__ = [
     "Held",
     "HostMemory",
     "Miss",
+    "NotStored",
     "Place",
     "PoolEngine",
     "PoolKey",
@@ -98,6 +100,14 @@ class PoolStats:
     evictions: int
 
 
+class NotStored(PoolUnavailable):
+    """`commit` could not store some places, which are given up; the others are visible."""
+
+    def __init__(self, why: str, places: Sequence[Place]) -> None:
+        super().__init__(why)
+        self.places = places
+
+
 class HostMemory(Protocol):
     """Gives host memory that the NPU copies to and from directly. Slow: never within a request."""
 
@@ -171,6 +181,7 @@ class PoolEngine(ABC):
         Where an entry with as many tokens has become visible since, that one stays.
 
         Raises:
+            NotStored: for want of room, say, some are not; the others are visible.
             PoolUnavailable: the pool did not answer; places not yet visible are given up.
         """
 
