@@ -40,16 +40,20 @@ def code_of(call):
 """What scripts on a registered cache begin with."""
 
 
-def run_script(source, *, launcher=(), check=True, **environment):
+def run_script(source, **environment):
     """Run Python source and return the finished process; its standard output is text."""
+    return run_python("-c", source, environment={**os.environ, **environment})
+
+
+def run_python(*arguments, environment):
+    """Run Python, which must succeed, and return the finished process."""
     finished = subprocess.run(
-        [sys.executable, *launcher, "-c", source],
-        env={**os.environ, **environment},
+        [sys.executable, *map(str, arguments)],
+        env=environment,
         capture_output=True,
         text=True,
         timeout=PATIENCE,
         check=False,
     )
-    if check:
-        assert finished.returncode == 0, f"{finished.stdout}\n{finished.stderr}"
+    assert finished.returncode == 0, f"{finished.stdout}\n{finished.stderr}"
     return finished

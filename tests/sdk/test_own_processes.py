@@ -1,7 +1,9 @@
 """What needs a process of its own: forks, exits, the vendor's sample, visible devices."""
 
+import os
+
 import pytest
-from scripts import REGISTERED, run_script
+from scripts import REGISTERED, run_python, run_script
 
 from ems import simulator
 
@@ -29,8 +31,12 @@ print(torch.npu.current_device())
 def test_the_vendors_sample_runs_unchanged_under_the_launcher(tmp_path):
     script = tmp_path / "sample.py"
     script.write_text(SAMPLE)
-    source = f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')"
-    finished = run_script(source, launcher=["-m", "ems.simulator"])
+    bare = {
+        name: value
+        for name, value in os.environ.items()
+        if name != "LD_LIBRARY_PATH" and not name.startswith("ASCEND_")
+    }
+    finished = run_python("-m", "ems.simulator", script, environment=bare)
     assert finished.stdout.splitlines() == [
         "CcResult(success=1, total=1)",
         "CcResult(success=1, total=1)",
