@@ -14,10 +14,11 @@ from typer.core import TyperGroup
 from ems.common.exception import EmsException
 from ems_cli.commands.bench import bench
 from ems_cli.commands.options import EXIT_CODES, OutputOptions, sink_for, with_groups
+from ems_cli.commands.plan import plan
 from ems_cli.commands.register import register
 from ems_cli.render.sink import Sink, abandon_stdout
 
-COMMANDS: Final[tuple[Callable[..., None], ...]] = (register, bench)
+COMMANDS: Final[tuple[Callable[..., None], ...]] = (register, bench, plan)
 """Every command, in the order of the help; the first line of its docstring is shown there."""
 
 _EXIT_USAGE = 2

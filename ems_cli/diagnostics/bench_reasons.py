@@ -80,7 +80,10 @@ def _doubts(figures: Mapping[str, Figures], others_cpu_share: float | None) -> I
         yield f"{fewest} runs say little of p90 and p99; --runs {FEW_SAMPLES} or more"
     above = [name for name, one in figures.items() if (one.ceiling_share or 0) > _ABOVE]
     if above:
-        yield f"{', '.join(above)} above the ceiling: the noise is larger than the difference"
+        yield (
+            f"{', '.join(above)} above the ceiling: the raw copy is one call on one stream, the "
+            "library has two slices under way; or the noise is larger than the difference"
+        )
     wide = [name for name, one in figures.items() if one.seconds_p90 > _WIDE * one.seconds_p50]
     if wide:
         yield f"times vary much: p90 is over {_WIDE} × p50 in {', '.join(wide)}"

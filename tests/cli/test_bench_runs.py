@@ -1,0 +1,211 @@
+"""The benchmark on the simulated NPU, in this process: what it counts, and what it finds."""
+
+import ctypes
+import json
+
+import pytest
+from typer.testing import CliRunner
+
+from ems.common.exception import DeviceFailed
+from ems.pool.memory import MemoryPool
+from ems.simulator import control
+from ems_cli.app import app
+from ems_cli.diagnostics import bench_pool, bench_run, bench_trip
+
+SMALL = ["--layers", "2", "--heads", "2", "--head-size", "64", "--block-size", "16"]
+BLOCK = 2 * 2 * 16 * 2 * 64 * 2  # layers, planes, tokens, heads, head size, bytes
+
+
+def bench(*arguments):
+    runner = CliRunner()
+    command = ["bench", *SMALL, "--runs", "2", *arguments]
+    return runner.invoke(app, command, prog_name="ems-cli", env={"COLUMNS": "80"})
+
+
+def measured(*arguments, exit_code=0):
+    result = bench("--json", *arguments)
+    assert result.exit_code == exit_code, result.stderr
+    return json.loads(result.stdout)
+
+
+def operations(report):
+    return report["devices"][0]["operations"]
+
+
+def test_a_run_is_verified_and_labelled():
+    report = measured("--blocks", "16")
+    assert report["verified"] is True
+    assert report["simulated"] is True
+    assert {"SIMULATED", "TOO FEW SAMPLES"} <= set(report["labels"])
+    assert "UNVERIFIED" not in report["labels"]
+    for name in ("save", "load", "async_save", "async_load"):
+        figures = operations(report)[name]["figures"]
+        assert (figures["requested_blocks"], figures["moved_blocks"]) == (16, 16)
+        assert figures["nbytes"] == 16 * BLOCK
+        assert figures["ceiling_share"] > 0
+    assert report["devices"][0]["verification"]["verified_blocks"] == 2 * 2 * 8
+
+
+@pytest.mark.parametrize(
+    "how", [[], ["--sequential"], ["--in-flight", "2", "--blocks-per-call", "3"]]
+)
+def test_the_bytes_are_those_that_the_npu_has_moved(how):
+    before = [control.counter(name) for name in ("bytes_d2h", "bytes_h2d")]
+    found = operations(measured("--blocks", "16", "--no-verify", *how))
+    moved = [
+        sum(run["nbytes"] for name in names for run in found[name]["cold"] + found[name]["runs"])
+        for names in (
+            ("raw_copy_out", "save", "async_save"),
+            ("raw_copy_in", "load", "async_load"),
+        )
+    ]
+    after = [control.counter(name) for name in ("bytes_d2h", "bytes_h2d")]
+    assert moved == [now - then for now, then in zip(after, before, strict=True)]
+
+
+def test_with_half_of_the_blocks_missing_half_of_the_bytes_move():
+    all_there = operations(measured("--blocks", "16"))
+    half = operations(measured("--blocks", "16", "--miss-ratio", "0.5"))
+    for name in ("save", "load", "async_save", "async_load"):
+        assert half[name]["figures"]["nbytes"] * 2 == all_there[name]["figures"]["nbytes"]
+    assert half["load"]["figures"]["missed_blocks"] == 2 * 4
+    assert half["load"]["figures"]["failed_blocks"] == 0
+
+
+def test_what_is_not_verified_is_called_so():
+    report = measured("--blocks", "16", "--no-verify")
+    assert report["verified"] is False
+    assert "UNVERIFIED" in report["labels"]
+
+
+def test_the_model_that_is_benched_may_have_planes_of_two_sizes(tmp_path):
+    config = {
+        "num_hidden_layers": 2,
+        "num_attention_heads": 4,
+        "hidden_size": 64,
+        "kv_lora_rank": 32,
+        "qk_rope_head_dim": 8,
+        "torch_dtype": "bfloat16",
+        "model_type": "deepseek_v3",
+    }
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(config), encoding="utf-8")
+    command = ["bench", "--model", str(path), "--block-size", "3", "--blocks", "8", "--json"]
+    result = CliRunner().invoke(app, [*command, "--runs", "1"], prog_name="ems-cli")
+    report = json.loads(result.stdout)
+    assert report["verified"] is True
+    assert operations(report)["load"]["figures"]["nbytes"] == 4 * 3 * 2 * (32 + 8) * 2
+
+
+def spoiled_by(spoil):
+    """An engine whose entries are changed by `spoil` when they are committed."""
+
+    class SpoiltPool(MemoryPool):
+        def commit(self, places):
+            spoil(places)
+            super().commit(places)
+
+    def open_spoilt(_url, memory):
+        return SpoiltPool(memory, capacity_nbytes=16 << 20, segment_nbytes=16 << 20)
+
+    return open_spoilt
+
+
+def test_a_wrong_byte_ends_with_exit_code_1(monkeypatch):
+    def flip(places):
+        ctypes.c_ubyte.from_address(places[0].address + 5).value ^= 1
+
+    monkeypatch.setattr(bench_pool, "open_pool", spoiled_by(flip))
+    result = bench("--blocks", "16")
+    assert result.exit_code == 1
+    assert "WRONG: 4 of 32 loaded blocks differ; layer 0 K block" in result.stdout
+
+
+def test_a_block_that_holds_another_is_told_by_name(monkeypatch):
+    def repeat_the_first(places):
+        ctypes.memmove(places[1].address, places[0].address, places[0].nbytes)
+
+    monkeypatch.setattr(bench_pool, "open_pool", spoiled_by(repeat_the_first))
+    report = measured("--blocks", "16", "--sequential", exit_code=1)
+    assert report["verified"] is False
+    assert report["devices"][0]["verification"]["first_wrong"] == (
+        "layer 0 K block 9, loaded from what block 1 was saved as, differs from byte 0 on: "
+        "it holds what block 0 was saved as"
+    )
+
+
+def test_blocks_that_find_no_room_are_failed_and_end_with_exit_code_1(monkeypatch):
+    def open_small(_url, memory):
+        return MemoryPool(memory, capacity_nbytes=3 * BLOCK, segment_nbytes=3 * BLOCK)
+
+    monkeypatch.setattr(bench_pool, "open_pool", open_small)
+    monkeypatch.setattr(bench_run, "pool_nbytes", lambda *_: 1)
+    report = measured("--blocks", "16", exit_code=1)
+    found = operations(report)
+    assert found["save"]["figures"]["failed_blocks"] > 0
+    assert found["load"]["figures"]["missed_blocks"] == 0  # none was planned to be missed
+
+
+def after_two_runs(monkeypatch, failure):
+    def enough(done, _seconds, _wanted):
+        if done == 2:
+            raise failure
+        return False
+
+    monkeypatch.setattr(bench_run, "_enough", enough)
+
+
+def test_an_interrupt_prints_what_was_measured(monkeypatch):
+    after_two_runs(monkeypatch, KeyboardInterrupt())
+    report = measured("--blocks", "16", exit_code=130)
+    assert report["ended"] == "interrupted"
+    assert operations(report)["save"]["figures"]["runs"] == 2
+
+
+def test_a_failure_prints_what_was_measured_and_one_line(monkeypatch):
+    after_two_runs(monkeypatch, DeviceFailed("npu:0 is gone"))
+    result = bench("--blocks", "16", "-q")
+    assert result.exit_code == 3
+    assert "Failed after these runs: npu:0 is gone" in result.stdout
+    assert result.stderr == "Error: npu:0 is gone\n"
+
+
+def test_an_interrupt_before_the_first_run_has_no_report(monkeypatch):
+    def interrupted(_trips, **_options):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(bench_trip.Trips, "trip", interrupted)
+    result = bench("--blocks", "16", "--json")
+    assert result.exit_code == 130
+    assert json.loads(result.stdout)["error"]["code"] == "INTERRUPTED"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "option", "said"),
+    [
+        (["--blocks", "16", "--pool", "memory://?capacity=1KiB"], "--pool", "one run needs"),
+        (["--blocks", "16", "--pool", "memry://"], "--pool", "unknown"),
+        (["--blocks", "16", "--blocks-per-call", "9"], "--blocks-per-call", "18 blocks, but the"),
+        (["--blocks", "16", "--miss-ratio", "1"], "--miss-ratio", "nothing moves"),
+        (["--blocks", "1"], "--blocks-per-call", "the cache has 1"),
+        (["--blocks", "16", "--devices", "99"], "--devices", "npu:99 does not exist"),
+    ],
+)
+def test_settings_that_do_not_fit_are_wrong_usage(arguments, option, said):
+    result = bench(*arguments, "--json")
+    assert result.exit_code == 2
+    message = json.loads(result.stdout)["error"]["message"]
+    assert option in message
+    assert said in message
+
+
+def test_every_device_is_measured_with_a_cache_of_its_own():
+    report = measured("--blocks", "16", "--devices", "npu:1,npu:0", "--runs", "1")
+    assert [device["device"] for device in report["devices"]] == ["npu:1", "npu:0"]
+
+
+def test_the_time_that_callers_are_held_is_measured_apart():
+    result = bench("--submit", "--json")
+    report = json.loads(result.stdout)
+    assert [len(held["seconds"]) for held in report["times"]] == [2, 2, 2]
+    assert report["simulated"] is True
