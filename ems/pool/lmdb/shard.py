@@ -1,0 +1,272 @@
+"""One LMDB file of the pool, with its own writer lock, capacity and order of eviction."""
+
+import enum
+import logging
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import lmdb
+import numpy as np
+
+from ems.common.exception import PoolUnavailable
+from ems.layout.key import PoolKey
+from ems.pool.lmdb.record import BROKEN, Checksum, Header, charge_of, piece_name, pieces_of
+from ems.pool.lmdb.space import batch_nbytes, map_nbytes, reserve_space
+from ems.pool.lmdb.writing import Figures, Offer, Tables, Writing
+from ems.pool.staging import Bytes
+
+_LOG = logging.getLogger(__name__)
+
+_FULL_SECONDS = 5.0
+_MAX_READERS = 1024
+
+
+class Fetched(enum.Enum):
+    """What came of reading an entry."""
+
+    READ = enum.auto()
+    CHANGED = enum.auto()
+    """It is no longer the one whose header was seen."""
+    DAMAGED = enum.auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """An entry to read, the header that was seen, and where the bytes go."""
+
+    key: PoolKey
+    header: Header
+    target: Bytes
+
+
+class Shard:
+    """Entries in one file. Every process that has it open may read and write at any time.
+
+    Each write is one transaction: after a kill at any moment the file is as before it, or as after
+    it. A reader sees the file as it was when it began, so eviction does not disturb it.
+    """
+
+    def __init__(self, path: Path, *, capacity_nbytes: int, checked: bool) -> None:
+        """Open the file, made where it is missing, and reserve its space.
+
+        Raises:
+            PoolUnavailable: the file system is full, or the file is not to be used.
+        """
+        self.capacity_nbytes = capacity_nbytes
+        self.map_full = 0
+        """How often LMDB found no room; the slack is there so that it does not happen."""
+        self._path = path
+        self._checked = checked
+        self._batch_nbytes = batch_nbytes(capacity_nbytes)
+        nbytes = map_nbytes(capacity_nbytes)
+        with self._reported():
+            self._environment = lmdb.open(
+                str(path),
+                map_size=nbytes,
+                subdir=False,
+                mode=0o600,
+                max_dbs=8,
+                max_readers=_MAX_READERS,
+                writemap=True,
+                map_async=True,
+                sync=False,
+                metasync=False,
+                meminit=False,
+                readahead=False,
+            )
+            try:
+                reserve_space(path, nbytes)
+                self._environment.reader_check()
+                self._tables = Tables.open(self._environment)
+            except BaseException:
+                self._environment.close()
+                raise
+
+    def close(self) -> None:
+        """Let go of the file. Nothing of it may be in use."""
+        self._environment.close()
+
+    def headers(self, keys: Sequence[PoolKey]) -> list[Header | None]:
+        """Return what is known of the entries, in the order of `keys`."""
+        get = self._tables.entries
+        with self._reading() as txn:
+            raws = [txn.get(key.encode(), db=get) for key in keys]
+            return [None if raw is None else self._parse(raw) for raw in raws]
+
+    def were_evicted(self, keys: Sequence[PoolKey]) -> list[bool]:
+        """Return which of these keys, that are not stored, were evicted, if that is remembered."""
+        with self._reading() as txn:
+            return [self._tables.was_evicted(txn, key) for key in keys]
+
+    def fetch(self, wishes: Sequence[Wish]) -> list[Fetched]:
+        """Copy entries to where they are wanted. What is not READ may have been copied in part."""
+        fetched: list[Fetched] = []
+        for batch in self._batches(wishes, lambda wish: wish.header.nbytes):
+            with self._reading() as txn:
+                fetched += [self._fetch(txn, wish) for wish in batch]
+        return fetched
+
+    def store(self, offers: Sequence[Offer]) -> None:
+        """Store entries where nothing as long is stored, each visible as a whole."""
+        for batch in self._batches(offers, lambda offer: offer.content.nbytes):
+            need = sum(charge_of(offer.content.nbytes) for offer in batch)
+            if need > self._batch_nbytes:
+                self._make_room(need)
+
+            def write(writing: Writing, batch: Sequence[Offer] = batch) -> None:
+                writing.store(batch, clock=time.monotonic_ns(), checked=self._checked)
+
+            self._write(write)
+
+    def touch(self, touched: Mapping[PoolKey, int]) -> None:
+        """Note when entries were used."""
+        self._write(lambda writing: [writing.touch(key, clock) for key, clock in touched.items()])
+
+    def remove(self, keys: Sequence[PoolKey]) -> int:
+        """Remove entries; return how many there were."""
+        return sum(self._write(lambda writing: [writing.remove(key) for key in keys]))
+
+    def remove_damaged(self, wishes: Sequence[tuple[PoolKey, Header]]) -> None:
+        """Remove entries that proved damaged, unless others have taken their place."""
+
+        def drop(writing: Writing) -> None:
+            for key, header in wishes:
+                found = writing.header(key)
+                if found is not None and found.serial == header.serial:
+                    writing.drop_damaged(key, found)
+
+        self._write(drop)
+        _LOG.warning("%d entries of %s were damaged and are removed", len(wishes), self._path)
+
+    def clear(self) -> int:
+        """Remove everything, in steps that never free too much at once; return how many it was."""
+        removed = 0
+        while keys := self._write(lambda writing: writing.oldest(256)):
+            removed += self.remove(keys)
+        self._write(Writing.forget_gone)
+        return removed
+
+    def ages(self) -> list[tuple[bytes, PoolKey]]:
+        """Return all keys with what sorts them by their last use."""
+        with self._reading() as txn, txn.cursor(db=self._tables.ages) as cursor:
+            return [(bytes(name), PoolKey(bytes(key).decode())) for name, key in cursor]
+
+    def figures(self) -> tuple[Figures, int]:
+        """Return the sums, and how many entries there are."""
+        with self._reading() as txn:
+            entries: int = txn.stat(self._tables.entries)["entries"]
+            return self._tables.figures(txn), entries
+
+    def probe(self, name: bytes, content: bytes) -> None:
+        """Write a few bytes, read them back and remove them.
+
+        Raises:
+            PoolUnavailable: they were not the same, or could not be written or read.
+        """
+        meta = self._tables.meta
+        with self._reported():
+            with self._environment.begin(write=True) as txn:
+                txn.put(name, content, db=meta)
+            with self._environment.begin() as txn:
+                found = txn.get(name, db=meta)
+            with self._environment.begin(write=True) as txn:
+                txn.delete(name, db=meta)
+        if found != content:
+            raise PoolUnavailable(f"the pool file {self._path} gave back other bytes than written")
+
+    def reconcile(self) -> None:
+        """Make the tables agree; for the first process that opens the pool."""
+        self._write(Writing.reconcile)
+
+    def _fetch(self, txn: "lmdb.Transaction[Any]", wish: Wish) -> Fetched:
+        raw = txn.get(wish.key.encode(), db=self._tables.entries)
+        header = None if raw is None else self._parse(raw)
+        if header is None or header.serial != wish.header.serial:
+            return Fetched.CHANGED
+        if header is BROKEN:
+            return Fetched.DAMAGED
+        checksum = None
+        if self._checked and header.checksum is not None:
+            checksum = Checksum(wish.key, header.tokens, header.nbytes)
+        for index, (start, length) in enumerate(pieces_of(header.nbytes)):
+            piece = txn.get(piece_name(header.serial, index), db=self._tables.pieces)
+            if piece is None or len(piece) != length:
+                return Fetched.DAMAGED
+            target = wish.target[start : start + length]
+            np.copyto(target, np.frombuffer(piece, np.uint8))
+            if checksum is not None:
+                checksum.add(target)
+        if checksum is not None and checksum.value() != header.checksum:
+            return Fetched.DAMAGED
+        return Fetched.READ
+
+    def _parse(self, raw: Any) -> Header:
+        return Header.parse(raw, limit_nbytes=self.capacity_nbytes)
+
+    def _batches(self, members: Any, size_of: Any) -> Iterator[Any]:
+        """Yield runs of `members` of at most a batch, or single ones that are larger."""
+        batch: list[Any] = []
+        nbytes = 0
+        for member in members:
+            size = charge_of(size_of(member))
+            if batch and nbytes + size > self._batch_nbytes:
+                yield batch
+                batch, nbytes = [], 0
+            batch.append(member)
+            nbytes += size
+        if batch:
+            yield batch
+
+    def _make_room(self, nbytes: int) -> None:
+        """Evict ahead for an entry larger than a batch, and let the pages come free."""
+        down_to = self.capacity_nbytes - nbytes
+        while self._write(lambda writing: writing.evict(down_to, at_most=self._batch_nbytes)):
+            pass
+        for _ in range(2):
+            self._write(Writing.take_turn)
+
+    def _write(self, change: Any) -> Any:
+        """Run `change` in a write transaction, again where LMDB found no room."""
+        until = time.monotonic() + _FULL_SECONDS
+        pause = 0.001
+        while True:
+            try:
+                with self._reported(), self._environment.begin(write=True) as txn:
+                    writing = Writing(txn, self._tables, capacity_nbytes=self.capacity_nbytes)
+                    result = change(writing)
+                    writing.finish()
+                    return result
+            except _Full as error:
+                self.map_full += 1
+                if time.monotonic() > until:
+                    raise PoolUnavailable(
+                        f"the pool file {self._path} has had no room for {_FULL_SECONDS:g} s; a "
+                        f"process that reads it seems to have stopped: {error}"
+                    ) from error
+            with self._reported():
+                self._environment.reader_check()
+            time.sleep(pause)
+            pause = min(2 * pause, 0.1)
+
+    @contextmanager
+    def _reading(self) -> Iterator["lmdb.Transaction[memoryview]"]:
+        with self._reported(), self._environment.begin(buffers=True) as txn:
+            yield txn
+
+    @contextmanager
+    def _reported(self) -> Iterator[None]:
+        """Turn what LMDB and the file system raise into our exceptions."""
+        try:
+            yield
+        except lmdb.MapFullError as error:
+            raise _Full(str(error)) from error
+        except (lmdb.Error, OSError) as error:
+            raise PoolUnavailable(f"the pool file {self._path}: {error}") from error
+
+
+class _Full(PoolUnavailable):
+    """LMDB found no room in the file."""
