@@ -13,6 +13,7 @@ from ems.pool.url import PoolUrl
 DEFAULT_URL = "memory://?capacity=8GiB"
 
 _ENGINES = {
+    "lmdb": "ems.pool.lmdb.pool:LmdbPool",
     "memory": "ems.pool.memory:MemoryPool",
 }
 
