@@ -1,0 +1,75 @@
+"""The shape of a model's cache where no cache is allocated: no blocks to count, no device."""
+
+from dataclasses import dataclass, fields
+from typing import Annotated
+
+import typer
+
+from ems_cli.diagnostics.shape import DEFAULT_BLOCK_SIZE
+from ems_cli.diagnostics.shape_request import (
+    DEFAULT_DTYPE,
+    DEFAULT_HEAD_SIZE,
+    DEFAULT_HEADS,
+    DEFAULT_LAYERS,
+    ShapeRequest,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOptions:
+    """A model and how it is split; fields as in `ShapeRequest`."""
+
+    model: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE|NAME",
+            help="Take the shape from a Hugging Face config.json, or from a model known by name:"
+            " qwen3-32b, deepseek-v3 and others.",
+        ),
+    ] = None
+    layers: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=4096, metavar="N", help=f"Layers of the model.  [default: {DEFAULT_LAYERS}]"
+        ),
+    ] = None
+    heads: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help=f"KV heads of the model.  [default: {DEFAULT_HEADS}]"
+        ),
+    ] = None
+    head_size: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help=f"Elements of one head.  [default: {DEFAULT_HEAD_SIZE}]"
+        ),
+    ] = None
+    dtype: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TYPE",
+            help=f"Element type of the cache.  [default: the model's, else {DEFAULT_DTYPE}]",
+        ),
+    ] = None
+    block_size: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens of one block.")] = (
+        DEFAULT_BLOCK_SIZE
+    )
+    tp: Annotated[int, typer.Option(min=1, metavar="N", help="Ranks that share a layer.")] = 1
+    pp: Annotated[int, typer.Option(min=1, metavar="N", help="Pipeline stages.")] = 1
+    rank: Annotated[
+        int,
+        typer.Option(
+            min=0,
+            metavar="R",
+            help="Global rank that is shown: stage * tp + rank within the stage.",
+        ),
+    ] = 0
+    mtp: Annotated[bool, typer.Option("--mtp", help="Count the model's MTP layers as well.")] = (
+        False
+    )
+
+    def request(self, *, blocks: int = 1) -> ShapeRequest:
+        """Return what is asked for, to be resolved by `shape_of`."""
+        asked = {field.name: getattr(self, field.name) for field in fields(self)}
+        return ShapeRequest(**asked, blocks=blocks)
