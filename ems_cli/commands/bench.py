@@ -6,6 +6,7 @@ from typing import Annotated
 import typer
 
 from ems_cli.commands.options import DeviceOptions, OutputOptions, ShapeOptions, sink_for
+from ems_cli.diagnostics.bad_input import BadInput
 from ems_cli.diagnostics.shape_request import shapes_on
 from ems_cli.render.sink import Sink
 
@@ -81,13 +82,19 @@ def bench(
     """Time saves and loads beside raw copies of the same bytes."""
     sink = sink_for(context, output)
     if how.submit:
+        if cache != ShapeOptions() or how != RunOptions(runs=how.runs, submit=True):
+            raise BadInput("it has a cache and calls of its own; only --runs", option="--submit")
         _submission(sink, where, how)
         return
     request, chosen = cache.request(), where.chosen()
     shape = shapes_on(request, 1)[0]
     # torch and numpy come with these: not before the options are known to be right
     from ems_cli.diagnostics.bench import Settings  # noqa: PLC0415
-    from ems_cli.diagnostics.bench_run import bench_on, filled_in  # noqa: PLC0415
+    from ems_cli.diagnostics.bench_run import (  # noqa: PLC0415
+        bench_on,
+        filled_in,
+        usual_runs,
+    )
     from ems_cli.diagnostics.npu import SIMULATED_NOTE, start_runtime  # noqa: PLC0415
 
     wanted = Settings(
@@ -105,8 +112,8 @@ def bench(
         sink.note(SIMULATED_NOTE)
     indices = chosen.among(runtime.device_count)
     caches = list(zip(indices, shapes_on(request, len(indices)), strict=True))
-    with sink.progress("measuring", total=len(caches)) as advance:
-        report = bench_on(runtime, caches, settings, tell=sink.note, advance=lambda _: advance(0))
+    with sink.progress("measuring", total=len(caches) * usual_runs(settings)) as advance:
+        report = bench_on(runtime, caches, settings, tell=sink.note, advance=lambda: advance(1))
     from ems_cli.render.bench import bench_text  # noqa: PLC0415 - rich
 
     sink.emit(report, bench_text)

@@ -3,7 +3,7 @@
 import os
 import time
 import uuid
-from collections.abc import Generator, Sequence
+from collections.abc import Callable, Generator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Final
@@ -77,11 +77,11 @@ def bench_on(
     settings: Settings,
     *,
     tell: Tell,
-    advance: Tell = lambda _: None,
+    advance: Callable[[], None] = lambda: None,
 ) -> BenchReport:
     """Measure each device in turn. Ctrl-C or a failure ends it; what was measured is reported.
 
-    `advance` is told what is being done.
+    `advance` is called after each run that counts; `usual_runs` says how many there may be.
 
     Raises:
         BadInput: the settings do not fit the cache or the pool.
@@ -109,11 +109,15 @@ def bench_on(
 
 
 def _measure(
-    runtime: Runtime, measured: _Measured, settings: Settings, tell: Tell, advance: Tell
+    runtime: Runtime,
+    measured: _Measured,
+    settings: Settings,
+    tell: Tell,
+    advance: Callable[[], None],
 ) -> None:
     with _trips(runtime, measured, settings, tell) as trips:
+        trips.touch_every_block()
         for _ in range(_WARM_UPS):
-            advance(f"npu:{measured.index} warm-up")
             _pair(trips, measured.cold, raw_first=True)
         await_pinning(trips.parts.pool)
         trips.compared = measured.compared
@@ -122,7 +126,12 @@ def _measure(
         while not _enough(done, time.monotonic() - started, settings.runs):
             _pair(trips, measured.runs, raw_first=bool(done % 2))
             done += 1
-            advance(f"npu:{measured.index} run {done}")
+            advance()
+
+
+def usual_runs(settings: Settings) -> int:
+    """Return how many runs there are on each NPU, unless time is short."""
+    return settings.runs or _USUAL
 
 
 def _enough(done: int, seconds: float, wanted: int | None) -> bool:
