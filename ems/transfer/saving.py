@@ -1,5 +1,6 @@
 """Saves the blocks of one task."""
 
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
 
@@ -8,7 +9,7 @@ import numpy as np
 from ems.common.exception import EmsException
 from ems.common.result import CcResult
 from ems.layout.part import Part
-from ems.pool.base import Place, PoolEngine, Refused
+from ems.pool.base import NotStored, Place, PoolEngine, Refused
 from ems.transfer.pipeline import Pipeline
 from ems.transfer.slices import (
     prefix_of,
@@ -16,6 +17,8 @@ from ems.transfer.slices import (
     wanted_of,
     windows_of,
 )
+
+_LOG = logging.getLogger(__name__)
 
 
 class Saving:
@@ -96,12 +99,22 @@ class Saving:
                 self._abort(batch)
                 return
             with self._pipeline.tally.phase("pool"):
-                self._pool.commit([place for mine in batch for place in mine.values()])
+                refused = self._commit([place for mine in batch for place in mine.values()])
             for index, mine in enumerate(batch):
-                self._stored[index, list(mine)] = True
-                self._moved[list(mine)] = True
+                stored = [at for at, place in mine.items() if place.address not in refused]
+                self._stored[index, stored] = True
+                self._moved[stored] = True
 
         self._pipeline.push(lambda: spans_between(self._parts, batch), settle)
+
+    def _commit(self, places: Sequence[Place]) -> set[int]:
+        """Make places visible, and return the addresses of those that the pool could not store."""
+        try:
+            self._pool.commit(places)
+        except NotStored as refusal:
+            _LOG.warning("%s", refusal)
+            return {place.address for place in refusal.places}
+        return set()
 
     def _abort(self, batch: Sequence[dict[int, Place]]) -> None:
         with suppress(EmsException):  # the failure that led here is the one to report
