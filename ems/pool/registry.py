@@ -15,6 +15,7 @@ DEFAULT_URL = "memory://?capacity=8GiB"
 _ENGINES = {
     "lmdb": "ems.pool.lmdb.pool:LmdbPool",
     "memory": "ems.pool.memory:MemoryPool",
+    "mooncake": "ems.pool.mooncake.engine:MooncakePool",
 }
 
 _TIERED = "tiered+"

@@ -1,0 +1,1 @@
+"""The pool of many hosts: a Mooncake Store, reached over its network."""

@@ -1,0 +1,75 @@
+"""The master's HTTP port: what is stored where, without leases, and its figures."""
+
+import http.client
+import json
+import time
+from collections.abc import Sequence
+from typing import Any
+
+from ems.common.exception import PoolUnavailable, RequestTimeout
+from ems.pool.mooncake.library import Located
+
+_SECONDS = 5.0
+_NAMES_PER_QUERY = 256
+"""The names travel in the URL."""
+
+
+class Admin:
+    """Asks the master's metrics port; each question is a connection of its own."""
+
+    def __init__(self, host: str, port: int) -> None:
+        self._host = host
+        self._port = port
+
+    def locate(self, names: Sequence[str], *, deadline: float | None) -> list[Located | None]:
+        """Return where objects are; leases nothing."""
+        found: list[Located | None] = []
+        for start in range(0, len(names), _NAMES_PER_QUERY):
+            some = names[start : start + _NAMES_PER_QUERY]
+            text = self._get(f"/batch_query_keys?keys={','.join(some)}", deadline)
+            answers = json.loads(text)["data"]
+            found += [_located(answers.get(name)) for name in some]
+        return found
+
+    def names(self) -> list[str]:
+        """Return the names of all objects, in no particular order."""
+        return self._get("/get_all_keys", None).splitlines()
+
+    def figures(self) -> dict[str, int]:
+        """Return the master's figures that have no labels."""
+        found: dict[str, int] = {}
+        for line in self._get("/metrics", None).splitlines():
+            name, _, value = line.partition(" ")
+            if name.startswith("master_") and value.isdigit():
+                found[name] = int(value)
+        return found
+
+    def _get(self, path: str, deadline: float | None) -> str:
+        seconds = _SECONDS if deadline is None else min(_SECONDS, deadline - time.monotonic())
+        if seconds <= 0:
+            raise RequestTimeout("the time-out passed before the master's metrics were asked")
+        connection = http.client.HTTPConnection(self._host, self._port, timeout=seconds)
+        try:
+            connection.request("GET", path)
+            response = connection.getresponse()
+            content = response.read().decode()
+        except (OSError, http.client.HTTPException) as error:
+            raise PoolUnavailable(
+                f"mooncake's metrics at {self._host}:{self._port} do not answer: {error}"
+            ) from error
+        finally:
+            connection.close()
+        if response.status != http.HTTPStatus.OK:
+            where = f"mooncake's metrics at {self._host}:{self._port}"
+            raise PoolUnavailable(f"{where} answer {response.status} to {path[:80]}")
+        return content
+
+
+def _located(answer: Any) -> Located | None:
+    if not answer or not answer["ok"]:
+        return None
+    for one in answer["values"] or ():
+        return Located(one["size_"], one["buffer_address_"], one["transport_endpoint_"])
+    for one in answer["disk_values"] or answer["local_disk_values"] or ():
+        return Located(one.get("object_size", one.get("size_", 0)), 0, "")
+    return None

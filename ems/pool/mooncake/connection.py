@@ -1,0 +1,217 @@
+"""The way to a Mooncake cluster: made when it is first needed, and again until it is there."""
+
+import ipaddress
+import logging
+import socket
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TypeVar
+from uuid import uuid4
+
+from ems.common.exception import EmsException, PoolUnavailable, RequestTimeout
+from ems.pool.base import HostMemory
+from ems.pool.mooncake.admin import Admin
+from ems.pool.mooncake.calls import Calls
+from ems.pool.mooncake.entries import HEADERS_NBYTES, Entries
+from ems.pool.mooncake.health import HEALTH_NBYTES, Health
+from ems.pool.mooncake.library import Library
+from ems.pool.mooncake.settings import MooncakeSettings
+from ems.pool.staging import Staging
+
+_LOG = logging.getLogger(__name__)
+_T = TypeVar("_T")
+
+_PROBE_SECONDS = 1.0
+_FRESH_SECONDS = 0.5
+"""A master that answered so recently is not probed again."""
+_CLOSE_SECONDS = 5.0
+
+
+@dataclass(frozen=True)
+class Link:
+    """What a connection consists of once it is there."""
+
+    library: Library
+    staging: Staging
+    entries: Entries
+    health: Health
+    own: int
+    """Where, in staging, the memory for look-ups and health checks is; it is lent until the end."""
+
+
+class Connection:
+    """One client, its memory, and what is known of the master's health.
+
+    Mooncake finds its master again by itself. While it does not, calls would block for seconds
+    each: a probe before them ends that at once.
+    """
+
+    def __init__(self, settings: MooncakeSettings, memory: HostMemory) -> None:
+        self.where = f"mooncake at {settings.master}"
+        self.admin = (
+            Admin(settings.master_host, settings.metrics_port) if settings.metrics_port else None
+        )
+        self.closed = False
+        self._settings = settings
+        self._memory = memory
+        self._calls = Calls(self.where)
+        self._changed = threading.Condition()
+        self._link: Link | None = None
+        self._staging: Staging | None = None
+        self._connecting = False
+        self._failure: EmsException | None = None
+        self._answered_at = 0.0
+
+    @property
+    def staging(self) -> Staging | None:
+        """The memory that entries pass through, once there is any."""
+        return self._staging
+
+    def run(
+        self,
+        work: Callable[[Link], _T],
+        *,
+        doing: str,
+        deadline: float | None,
+        undo: Callable[[], None] = lambda: None,
+    ) -> _T:
+        """Return what `work` does with the link; see `Calls.run` for `undo`.
+
+        Raises:
+            PoolUnavailable: the pool does not answer.
+            RequestTimeout: the deadline passed.
+        """
+        try:
+            link = self._connected(deadline)
+            if time.monotonic() > self._answered_at + _FRESH_SECONDS:
+                probe(self._settings, deadline)
+        except BaseException:
+            undo()
+            raise
+        try:
+            answer = self._calls.run(lambda: work(link), doing=doing, deadline=deadline, undo=undo)
+        except EmsException:
+            self._answered_at = 0.0
+            raise
+        self._answered_at = time.monotonic()
+        return answer
+
+    @property
+    def damaged(self) -> int:
+        """How many damaged entries this connection has found."""
+        return self._link.entries.damaged if self._link else 0
+
+    def doubt(self) -> None:
+        """Probe the master before the next call, even if it has just answered."""
+        self._answered_at = 0.0
+
+    def check_open(self) -> None:
+        """Raise PoolUnavailable after `close`."""
+        if self.closed:
+            raise PoolUnavailable(f"{self.where} is closed")
+
+    def close(self) -> None:
+        """Leave the cluster; waits a few seconds for calls that hang, and no longer."""
+        with self._changed:
+            first, self.closed = not self.closed, True
+            self._changed.notify_all()
+        if first:
+            thread = threading.Thread(target=self._leave, name="ems-mooncake-close", daemon=True)
+            thread.start()
+            thread.join(_CLOSE_SECONDS)
+
+    def _leave(self) -> None:
+        with self._changed:
+            while self._connecting:
+                self._changed.wait()
+        if self._staging:
+            self._staging.close()
+        if self._link:
+            self._link.library.close()
+            self._link.staging.give([self._link.own])
+
+    def _connected(self, deadline: float | None) -> Link:
+        """Return the link; where there is none, wait for one attempt to make it."""
+        with self._changed:
+            self.check_open()
+            if self._link:
+                return self._link
+            if not self._connecting:
+                self._connecting = True
+                self._failure = None
+                threading.Thread(
+                    target=self._connect, name="ems-mooncake-connect", daemon=True
+                ).start()
+            while self._connecting and not self.closed:
+                left = None if deadline is None else deadline - time.monotonic()
+                if left is not None and left <= 0:
+                    raise RequestTimeout(f"the time-out passed while connecting to {self.where}")
+                self._changed.wait(left)
+            self.check_open()
+            if self._link:
+                return self._link
+            failure = self._failure or PoolUnavailable(f"{self.where} is not connected")
+            raise type(failure)(str(failure)) from failure
+
+    def _connect(self) -> None:
+        link, failure = None, None
+        try:
+            link = self._make_link()
+        except EmsException as error:
+            failure = error
+        except Exception as error:  # noqa: BLE001 - whoever waits must hear of it
+            failure = EmsException(f"connecting to {self.where}: {error!r}")
+            failure.__cause__ = error
+        with self._changed:
+            self._link, self._failure = link, failure
+            self._connecting = False
+            self._answered_at = time.monotonic() if link else 0.0
+            self._changed.notify_all()
+
+    def _make_link(self) -> Link:
+        settings = self._settings
+        local = probe(settings, None)
+        library = Library(settings)
+        library.setup(settings.host or local)
+        own_nbytes = HEADERS_NBYTES + HEALTH_NBYTES
+        try:
+            if self._staging is None:
+                self._staging = Staging(self._memory, settings.staging_nbytes + own_nbytes)
+            [own] = self._staging.take([own_nbytes], deadline=time.monotonic())
+            library.register(own, self._staging.nbytes)
+        except BaseException:
+            library.close()
+            raise
+        _LOG.debug("connected to %s as %s", self.where, settings.host or local)
+        return Link(
+            library,
+            self._staging,
+            Entries(library, self.admin, own, self.where),
+            Health(library, own + HEADERS_NBYTES, f"emshealth-{uuid4().hex}", self.where),
+            own,
+        )
+
+
+def probe(settings: MooncakeSettings, deadline: float | None) -> str:
+    """Return this host's address towards the master, which accepts connections.
+
+    Raises:
+        PoolUnavailable: it does not.
+        RequestTimeout: the deadline has passed.
+    """
+    seconds = _PROBE_SECONDS
+    if deadline is not None:
+        seconds = min(seconds, deadline - time.monotonic())
+    if seconds <= 0:
+        raise RequestTimeout(f"the time-out passed before mooncake at {settings.master} was asked")
+    try:
+        address = settings.master_host, settings.master_port
+        with socket.create_connection(address, timeout=seconds) as connection:
+            local = str(connection.getsockname()[0])
+    except OSError as error:
+        raise PoolUnavailable(
+            f"mooncake's master at {settings.master} does not accept connections: {error}"
+        ) from error
+    return f"[{local}]" if ipaddress.ip_address(local.partition("%")[0]).version > 4 else local  # noqa: PLR2004

@@ -1,0 +1,109 @@
+"""Brings entries from Mooncake into staging memory, each verified before anyone sees it."""
+
+import threading
+from collections.abc import Iterable, Sequence
+
+from ems.common.exception import PoolUnavailable
+from ems.pool.base import Miss
+from ems.pool.mooncake import codes
+from ems.pool.mooncake.entries import Entries
+from ems.pool.mooncake.header import HEADER_NBYTES, Header
+from ems.pool.staging import Staging
+
+_ATTEMPTS = 3
+_SUSPECT_SECONDS = 15.0
+
+
+def withhold(staging: Staging, starts: Sequence[int]) -> None:
+    """Give memory back in a while: a transfer that failed may still read or write it.
+
+    vLLM's adapter for Mooncake keeps such memory until its process ends.
+    """
+    if starts:
+        timer = threading.Timer(_SUSPECT_SECONDS, staging.give, [list(starts)])
+        timer.daemon = True
+        timer.start()
+
+
+class Fetching:
+    """One `acquire`."""
+
+    def __init__(
+        self, entries: Entries, staging: Staging, names: Iterable[str], deadline: float | None
+    ) -> None:
+        self.found: dict[str, tuple[int, Header]] = {}
+        """By name, where it starts in staging memory and what its header says."""
+        self.missed: dict[str, Miss] = {}
+        self._entries = entries
+        self._staging = staging
+        self._names = list(names)
+        self._deadline = deadline
+        self._taken: set[int] = set()
+        self._attempt = 0
+
+    def run(self) -> None:
+        """Fetch what is there.
+
+        Raises:
+            PoolUnavailable: the pool does not answer, or entries change faster than they are read.
+            RequestTimeout: the deadline passed.
+        """
+        pending: Sequence[str] = self._names
+        while pending:
+            self._attempt += 1
+            pending = self._try(pending)
+
+    def undo(self) -> None:
+        """Give the memory back. Only once `run` has ended."""
+        self._staging.give(list(self._taken))
+        self._taken.clear()
+
+    def _try(self, names: Sequence[str]) -> list[str]:
+        """Fetch entries and return those that are to be tried again."""
+        found = dict(zip(names, self._entries.sizes(names, deadline=self._deadline), strict=True))
+        sizes = {name: size for name, size in found.items() if size is not None}
+        self.missed.update((name, Miss.ABSENT) for name in names if name not in sizes)
+        for name in [name for name, size in sizes.items() if size < HEADER_NBYTES]:
+            del sizes[name]
+            self._damaged(name)
+        if not sizes:
+            return []
+        starts = self._staging.take(list(sizes.values()), deadline=self._deadline)
+        self._taken.update(starts)
+        answers = self._entries.fetch(list(sizes), starts, list(sizes.values()))
+        again: list[str] = []
+        dead: dict[str, int] = {}
+        for name, start, answer in zip(sizes, starts, answers, strict=True):
+            if isinstance(answer, Header):
+                self.found[name] = start, answer
+            elif answer == codes.TRANSFER_FAILED:
+                self._taken.remove(start)
+                self.missed[name] = Miss.ABSENT
+                dead[name] = start
+            else:
+                self._taken.remove(start)
+                self._staging.give([start])
+                if self._is_final(name, answer):
+                    continue
+                again.append(name)
+        withhold(self._staging, list(dead.values()))
+        self._entries.note_dead(list(dead))
+        return again
+
+    def _is_final(self, name: str, answer: Miss | int) -> bool:
+        """Note a miss, unless another attempt may read it: it may just have been replaced."""
+        if answer is Miss.ABSENT:
+            self.missed[name] = answer
+            return True
+        if self._attempt < _ATTEMPTS:
+            return False
+        if answer is Miss.DAMAGED:
+            self._damaged(name)
+            return True
+        raise PoolUnavailable(
+            f"reading an entry failed {_ATTEMPTS} times: {codes.meaning(codes.LEASE_EXPIRED)}"
+        )
+
+    def _damaged(self, name: str) -> None:
+        self._entries.remove_damaged(name)
+        self.missed[name] = Miss.DAMAGED

@@ -1,0 +1,62 @@
+"""The 64 bytes in front of each entry in Mooncake: whether the rest is what was saved."""
+
+import ctypes
+import struct
+from dataclasses import dataclass
+
+from xxhash import xxh3_64_intdigest
+
+HEADER_NBYTES = 64
+"""A multiple of the pool's alignment, so that what follows is aligned, too."""
+
+_MAGIC = b"EMSENTRY"
+_VERSION = 1
+_FIELDS = struct.Struct("<8sQQQQQ8x")
+_CHECK = struct.Struct("<Q")
+
+
+@dataclass(frozen=True, slots=True)
+class Header:
+    """What the header of an entry says."""
+
+    tokens: int
+    nbytes: int
+    checksum: int
+    """xxh3_64 of the entry's bytes."""
+
+
+def seal(address: int, name: str, *, tokens: int, nbytes: int) -> None:
+    """Write the header at `address` for the bytes that follow it."""
+    checksum = xxh3_64_intdigest(_bytes_at(address + HEADER_NBYTES, nbytes))
+    fields = _FIELDS.pack(_MAGIC, _VERSION, tokens, nbytes, _digest(name), checksum)
+    header = fields + _CHECK.pack(xxh3_64_intdigest(fields))
+    ctypes.memmove(address, header, HEADER_NBYTES)
+
+
+def header_at(address: int, name: str) -> Header | None:
+    """Return the header at `address`, or None if it is none of an entry of that name."""
+    content = ctypes.string_at(address, HEADER_NBYTES)
+    fields = content[: _FIELDS.size]
+    if _CHECK.unpack_from(content, _FIELDS.size)[0] != xxh3_64_intdigest(fields):
+        return None
+    magic, version, tokens, nbytes, digest, checksum = _FIELDS.unpack(fields)
+    if (magic, version, digest) != (_MAGIC, _VERSION, _digest(name)):
+        return None
+    return Header(tokens, nbytes, checksum)
+
+
+def verified(address: int, name: str, *, size: int) -> Header | None:
+    """Return the header of an object of `size` bytes if every byte of it is as it was sealed."""
+    header = header_at(address, name)
+    if header is None or header.nbytes + HEADER_NBYTES != size:
+        return None
+    content = _bytes_at(address + HEADER_NBYTES, header.nbytes)
+    return header if xxh3_64_intdigest(content) == header.checksum else None
+
+
+def _digest(name: str) -> int:
+    return xxh3_64_intdigest(name.encode())
+
+
+def _bytes_at(address: int, nbytes: int) -> memoryview:
+    return memoryview((ctypes.c_ubyte * nbytes).from_address(address))

@@ -1,0 +1,75 @@
+"""A real Mooncake cluster for tests: its processes on loopback, and engines that use it."""
+
+import ctypes
+import os
+import time
+from contextlib import contextmanager
+from importlib.util import find_spec
+
+import pytest
+from contracts.host_memory import MappedMemory
+
+from ems.pool.registry import open_pool
+
+
+def _why_not():
+    """Why Mooncake cannot be used here, or None."""
+    if find_spec("mooncake") is None:
+        return "mooncake is not installed"
+    for library in ("libibverbs.so.1", "libcurl.so.4", "libnuma.so.1"):
+        try:
+            ctypes.CDLL(library)
+        except OSError:
+            return f"mooncake needs {library}"
+    return None
+
+
+WHY_NOT = _why_not()
+needs_mooncake = [
+    pytest.mark.mooncake,
+    pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT)),
+]
+"""For `pytestmark` of modules that use a cluster."""
+
+
+@contextmanager
+def cluster(**settings):
+    """A cluster that ends with the block, whatever happens in it."""
+    from ems.pool.mooncake.trial import Trial  # noqa: PLC0415 - not where Mooncake is missing
+
+    trial = Trial(**{"segment_nbytes": 64 << 20, **settings})
+    with trial.running():
+        yield trial
+
+
+@contextmanager
+def pool_of(trial, *, staging="2MiB", metrics=True, memory=None, **options):
+    """An engine that uses the cluster."""
+    url = trial.url if metrics else trial.url.partition("?")[0] + "?segment=0"
+    extra = "".join(f"&{name}={value}" for name, value in options.items())
+    pool = open_pool(f"{url}&staging={staging}{extra}", memory or MappedMemory())
+    try:
+        yield pool
+    finally:
+        pool.close()
+
+
+def eventually(condition, *, seconds=20):
+    """Wait until the condition holds, and say whether it does."""
+    until = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > until:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def kill(process):
+    """As kill -9 does, and wait for the end."""
+    process.kill()
+    process.wait()
+
+
+def hang(process, signal):
+    """Stop or continue a process: SIGSTOP, SIGCONT."""
+    os.kill(process.pid, signal)
