@@ -1,5 +1,6 @@
 """Keys and buffers of callers that address device memory themselves (the SDK's V0 form)."""
 
+import operator
 import struct
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
@@ -9,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from ems.common.addressing import KvBufferWrapper, PrimaryKey
+from ems.common.addressing import KvBufferWrapper
 from ems.common.exception import InvalidArgument, shown
 from ems.layout.copy_plan import Spans, Uints
 from ems.layout.key import PoolKey, buffer_keys
@@ -95,7 +96,8 @@ def part_of_buffers(key_list: Any, value_list: Any, *, key_prefix: str, writes: 
     """Return the part of a call with key_list and value_list.
 
     Args:
-        key_list: different str (or `PrimaryKey`) shorter than 128 characters.
+        key_list: different str shorter than 128 characters, or `PrimaryKey` (any object with such
+            a `key`).
         value_list: for each key a list of `KvBufferWrapper`.
         key_prefix: what the keys of this caller have in common.
         writes: for loads, whose buffers must not overlap.
@@ -119,7 +121,9 @@ def part_of_buffers(key_list: Any, value_list: Any, *, key_prefix: str, writes: 
 def _parse_keys(key_list: Any) -> list[str]:
     if not isinstance(key_list, list | tuple) or not key_list:
         raise InvalidArgument(f"key_list must be a non-empty list of str, not {shown(key_list)}")
-    keys = [key.key if isinstance(key, PrimaryKey) else key for key in key_list]
+    keys: list[Any] = [
+        key if isinstance(key, str) else getattr(key, "key", key) for key in key_list
+    ]
     for index, key in enumerate(keys):
         if not isinstance(key, str) or not 0 < len(key) <= _LONGEST_KEY:
             raise InvalidArgument(
@@ -166,28 +170,42 @@ def _columns(
     numbers = list(chain.from_iterable(buffers))
     try:
         table = np.frombuffer(struct.pack(f"{len(numbers)}q", *numbers), np.int64)
-    except struct.error:
+    except (struct.error, TypeError):  # TypeError is from an `__index__` that refuses
         raise _first_bad(values) from None
-    if table.min() < 1:
-        raise _first_bad(values)
     addresses, lengths = table.reshape(-1, 2).T.copy()
+    if (
+        table.min() < 1
+        or (lengths > _LIMIT - 1 - addresses).any()
+        or any(isinstance(numbers[at], bool) for at in np.flatnonzero(table == 1))
+    ):
+        raise _first_bad(values)
     return addresses, lengths
 
 
 def _first_bad(values: Sequence[Sequence[KvBufferWrapper]]) -> InvalidArgument:
     for index, value in enumerate(values):
         for at, buffer in enumerate(value):
+            where = f"value_list[{index}][{at}]"
             for field, number in buffer._asdict().items():
                 if reason := _why_not(field, number):
-                    return InvalidArgument(f"value_list[{index}][{at}].{field} {reason}")
+                    return InvalidArgument(f"{where}.{field} {reason}")
+            if operator.index(buffer.data_ptr) + operator.index(buffer.length) >= _LIMIT:
+                return InvalidArgument(
+                    f"{where} is {buffer.length} bytes at {buffer.data_ptr:#x}; it must end below "
+                    "2^63"
+                )
     return InvalidArgument("value_list changed while it was read")
 
 
 def _why_not(field: str, number: Any) -> str | None:
-    if isinstance(number, bool) or not hasattr(number, "__index__"):
+    try:
+        value = None if isinstance(number, bool) else operator.index(number)
+    except TypeError:
+        value = None
+    if value is None:
         hint = f"; call it: {field}()" if callable(number) else ""
         return f"must be an int, not {shown(number)}{hint}"
-    if not 0 < number < _LIMIT:
+    if not 0 < value < _LIMIT:
         return f"is {shown(number)}; it must be positive and below 2^63"
     return None
 

@@ -32,7 +32,7 @@ _MARKS = (
     ("token_ids", "tokens"),
     ("mask", "tokens"),
 )
-"""Arguments that tell the form of a call; without one it is slots."""
+"""Arguments that tell the form of a call; without one it is slots, or buffers after an option."""
 
 
 @dataclass(frozen=True)
@@ -62,9 +62,11 @@ def parse_call(
         InvalidArgument: an argument is unknown, missing, of another form, or has a wrong value;
             or the form needs a registered cache and there is none.
     """
-    given = {name: value for name, value in _named(arguments).items() if value is not None}
+    named = _named(arguments)
+    _refuse_unknown(named)
+    given = {name: value for name, value in named.items() if value is not None}
     option = checked_option(given.pop("option", None))
-    form = _form_of(given)
+    form = _form_of(given, "buffers" if _option_first(arguments) else "slots")
     if form == "buffers":
         part = part_of_buffers(
             given["key_list"], given["value_list"], key_prefix=buffer_key_prefix, writes=writes
@@ -85,7 +87,7 @@ def _named(arguments: Mapping[str, Any]) -> dict[str, Any]:
     The SDK's two forms share their positions; an option in the first place tells them apart.
     """
     named = dict(arguments)
-    if not isinstance(named["slot_mapping"], CcKvOption):
+    if not _option_first(arguments):
         return named
     first_form = {"option": "slot_mapping", "key_list": "hashes", "value_list": "offsets"}
     for name, place in first_form.items():
@@ -97,11 +99,19 @@ def _named(arguments: Mapping[str, Any]) -> dict[str, Any]:
     return named
 
 
-def _form_of(given: Mapping[str, Any]) -> str:
+def _option_first(arguments: Mapping[str, Any]) -> bool:
+    return isinstance(arguments["slot_mapping"], CcKvOption)
+
+
+def _refuse_unknown(named: Mapping[str, Any]) -> None:
     known = {name for needs, may in _FORMS.values() for name in (*needs, *may)}
-    if unknown := sorted(set(given) - known):
+    if unknown := sorted(set(named) - {*known, "option"}):
         raise InvalidArgument(f"unknown arguments: {', '.join(unknown)}")
-    form = next((form for mark, form in _MARKS if mark in given), "slots")
+
+
+def _form_of(given: Mapping[str, Any], unmarked: str) -> str:
+    """Return the form of a call; `unmarked` is that of one which no argument tells."""
+    form = next((form for mark, form in _MARKS if mark in given), unmarked)
     needs, may = _FORMS[form]
     if extra := sorted(set(given) - {*needs, *may}):
         others = " and ".join(sorted(set(given) - {*extra}))

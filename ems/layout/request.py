@@ -58,13 +58,19 @@ class Request:
     """One for each layer group of the registration."""
 
 
-def request_of_slots(
-    registration: Registration, slot_mapping: Any, hashes: Any, offsets: Any, *, writes: bool
+def request_of_slots(  # noqa: PLR0913 - the SDK's three lists, and how they are meant
+    registration: Registration,
+    slot_mapping: Any,
+    hashes: Any,
+    offsets: Any,
+    *,
+    writes: bool,
+    start: int = 0,
 ) -> Request:
     """Return the request of a call with slot_mapping, hashes and offsets.
 
     Hash i owns the next `offsets[i]` tokens of `slot_mapping`. `writes` is for loads, where no slot
-    may be named twice.
+    may be named twice. `start` is the position of the first slot in what the caller passed.
 
     Raises:
         InvalidArgument: with the argument, index and value.
@@ -87,9 +93,9 @@ def request_of_slots(
     for group in registration.groups:
         _check_store_block_size(group, tokens)
     num_slots = min(group.num_slots for group in registration.groups)
-    check_range("slot_mapping", slots, num_slots)
+    check_range("slot_mapping", slots, num_slots, start=start)
     if writes:
-        check_distinct("slot_mapping", slots, num_slots)
+        check_distinct("slot_mapping", slots, num_slots, start=start)
     chunks = Chunks(slots, tokens, registration.groups[0].block_size)
     return Request(owners, (chunks,) * len(registration.groups))
 

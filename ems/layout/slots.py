@@ -42,8 +42,10 @@ class Runs:
         return Runs(self.slot[rows], self.length[rows], self.chunk[rows], self.position[rows])
 
 
-def parse_ints(name: str, values: Any) -> Ints:
+def parse_ints(name: str, values: Any, *, kinds: str = "iu") -> Ints:
     """Return a caller's list, array or CPU tensor of integers as int64, without loss.
+
+    `kinds` are those of an array's elements that are accepted, as numpy names them.
 
     Raises:
         InvalidArgument: it is no such thing, is empty, or an element is no 64-bit integer; the
@@ -52,7 +54,7 @@ def parse_ints(name: str, values: Any) -> Ints:
     if hasattr(values, "__array__") and not isinstance(values, np.ndarray):
         values = _as_array(name, values)
     if isinstance(values, np.ndarray):
-        return _checked_array(name, values)
+        return _checked_array(name, values, kinds)
     if not isinstance(values, Sequence) or isinstance(values, str | bytes | bytearray):
         raise InvalidArgument(f"{name} must be a list of ints, not {shown(values)}")
     if not values:
@@ -71,12 +73,12 @@ def _as_array(name: str, values: Any) -> Any:
         raise InvalidArgument(f"{name} must be in host memory: {error}") from error
 
 
-def _checked_array(name: str, values: npt.NDArray[Any]) -> Ints:
+def _checked_array(name: str, values: npt.NDArray[Any], kinds: str) -> Ints:
     if values.ndim != 1 or not values.size:
         raise InvalidArgument(
             f"{name} must be a non-empty list of ints, not an array of shape {values.shape}"
         )
-    if values.dtype.kind not in "iu":
+    if values.dtype.kind not in kinds:
         raise InvalidArgument(f"{name} must hold integers, not {values.dtype}")
     if values.dtype.kind == "u" and values.max() > np.iinfo(np.int64).max:
         raise _first_bad(name, values.tolist())
@@ -99,8 +101,8 @@ def _fits_int64(value: Any) -> bool:
     return True
 
 
-def check_range(name: str, slots: Ints, num_slots: int) -> None:
-    """Refuse slots outside the cache.
+def check_range(name: str, slots: Ints, num_slots: int, *, start: int = 0) -> None:
+    """Refuse slots outside the cache. `start` is the position of the first one.
 
     Raises:
         InvalidArgument: naming the first one's position and value.
@@ -109,13 +111,15 @@ def check_range(name: str, slots: Ints, num_slots: int) -> None:
         return
     index = int(np.flatnonzero((slots < 0) | (slots >= num_slots))[0])
     raise InvalidArgument(
-        f"{name}[{index}] is slot {slots[index]}; the registered cache has slots 0 to "
+        f"{name}[{start + index}] is slot {slots[index]}; the registered cache has slots 0 to "
         f"{num_slots - 1}"
     )
 
 
-def check_distinct(name: str, slots: Ints, num_slots: int) -> None:
+def check_distinct(name: str, slots: Ints, num_slots: int, *, start: int = 0) -> None:
     """Refuse a slot that is named twice: two tokens cannot be loaded into one place.
+
+    `start` is the position of the first one.
 
     Raises:
         InvalidArgument: naming the slot and both positions.
@@ -128,7 +132,7 @@ def check_distinct(name: str, slots: Ints, num_slots: int) -> None:
     repeat = int(np.flatnonzero(np.diff(slots[order]) == 0)[0])
     first, second = int(order[repeat]), int(order[repeat + 1])
     raise InvalidArgument(
-        f"{name}[{first}] and {name}[{second}] are both slot {slots[first]}; "
+        f"{name}[{start + first}] and {name}[{start + second}] are both slot {slots[first]}; "
         "a slot can be loaded once"
     )
 

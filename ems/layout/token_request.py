@@ -7,7 +7,7 @@ import numpy as np
 from ems.common.exception import InvalidArgument
 from ems.layout.registration import Registration
 from ems.layout.request import Request, request_of_slots
-from ems.layout.slots import Ints, parse_ints
+from ems.layout.slots import parse_ints
 from ems.layout.token_hash import token_hashes
 
 
@@ -34,14 +34,16 @@ def request_of_tokens(
     hashes = token_hashes(tokens, block_size)[skipped // block_size :]
     offsets = np.full(len(hashes), block_size, np.int64)
     offsets[-1] = tokens.size - skipped - block_size * (len(hashes) - 1)
-    return request_of_slots(registration, slots[skipped:], hashes, offsets, writes=writes)
+    return request_of_slots(
+        registration, slots[skipped:], hashes, offsets, writes=writes, start=skipped
+    )
 
 
 def _skipped_tokens(mask: Any, tokens: int, block_size: int) -> int:
     """Return how many leading tokens the mask leaves out."""
     if mask is None:
         return 0
-    bits = _bits(mask)
+    bits = parse_ints("mask", mask, kinds="biu")
     if bits.size != tokens:
         raise InvalidArgument(f"mask has {bits.size} elements for {tokens} token_ids")
     wrong = np.flatnonzero((bits != 0) & (bits != 1))
@@ -58,10 +60,3 @@ def _skipped_tokens(mask: Any, tokens: int, block_size: int) -> int:
             f"mask leaves out {skipped} tokens, which is no multiple of Block_size {block_size}"
         )
     return skipped
-
-
-def _bits(mask: Any) -> Ints:
-    """Return a mask of bools or of 0 and 1 as int64."""
-    if hasattr(mask, "__array__") and str(getattr(mask, "dtype", "")).endswith("bool"):
-        mask = mask.tolist()
-    return parse_ints("mask", mask)
