@@ -48,8 +48,10 @@ class Outcome:
         when_ended = self.when_ended
         # a future that is kept must not keep its request
         self.when_overdue, self.when_ended = _nothing, _take_note
-        when_ended(end)
-        self._ended.set()
+        try:
+            when_ended(end)
+        finally:  # whatever happens to the note of it, nobody may wait for ever
+            self._ended.set()
 
     @property
     def ended(self) -> bool:
