@@ -8,8 +8,8 @@ from types import ModuleType
 from typing import Any
 
 from ems.common.boundary import guarded
-from ems.common.exception import InvalidArgument, RequestTimeout, shown
-from ems.common.future import CcFuture, ended
+from ems.common.exception import InvalidArgument, RequestTimeout
+from ems.common.future import CcFuture, checked_future, ended
 from ems.common.option import checked_option
 from ems.common.result import CcResult
 from ems.config import Settings
@@ -21,10 +21,12 @@ from ems.layout.registration import Registration, register
 from ems.pool.base import PoolEngine, PoolStats
 from ems.telemetry.description import about, registration_facts
 from ems.telemetry.recorder import Recorder
-from ems.transfer.presence import look_up
+from ems.transfer.presence import Presence
 from ems.transfer.transfers import Transfers
 
 _log = logging.getLogger("ems")
+_PLACES = ("slot_mapping", "hashes", "offsets", "option")
+"""Of the arguments of save and load."""
 _SWAP_SECONDS = 60.0
 """How long `register_kvcache` waits for requests on the cache it is to replace."""
 
@@ -33,7 +35,20 @@ class ContextCaching:
     """Saves and loads the KV blocks of one rank. Made by `Ems.init`; thread-safe.
 
     Only `EmsException` is raised. Whatever is refused with EMS_INVALID_ARGUMENT is refused before
-    any byte moves.
+    any byte moves, and when it is submitted; other failures are raised by the future.
+
+    A call names what it moves in one of four ways; the first needs no registered cache:
+
+    - `save(option, key_list, value_list)`: for each key (a str shorter than 128 characters, or a
+      `PrimaryKey`) the list of `KvBufferWrapper` whose bytes, joined, are its value.
+    - `save(slot_mapping, hashes, offsets, option)`: hash i owns the next `offsets[i]` slots.
+    - `save(slot_mapping=, token_ids=, mask=, option=)`: one slot, one token id and one bit per
+      token. The hashes are ours, one per Block_size tokens (see `ems.layout.token_hash`); the mask
+      is 0 for whole blocks in front that are not to be moved, then 1; None moves all. The last
+      block may be partial. The result counts blocks, not tokens.
+    - `save(hashes=, chunk_descs=, option=)`: `chunk_descs[group][i]` is a `ChunkDesc` (or pair, or
+      dict) with the consecutive slots of hash i in that layer group; None where a group with a
+      window keeps nothing of it.
     """
 
     def __init__(self, settings: Settings, pool: PoolEngine, ascend: ModuleType) -> None:
@@ -51,6 +66,7 @@ class ContextCaching:
         self._closed = False
         self._recorder = Recorder(about(settings), self._describe)
         self._transfers = Transfers(ascend.AscendDevice, pool, self._recorder.add)
+        self._presence = Presence(pool)
 
     def register_kvcache(self, kvcache: Any, store_layer_group_desc: Any = None) -> None:
         """Take note of the model's cache: addresses and layout; nothing is copied.
@@ -119,16 +135,18 @@ class ContextCaching:
             offsets: tokens of each chunk; hash i owns the next `offsets[i]` slots. Usually
                 Block_size; fewer for a partial block, more for several blocks.
             option: a `CcKvOption`; None for the defaults.
-            kwargs: refused; the SDK's other forms are not named here.
+            kwargs: arguments of the other forms, see the class; anything else is refused.
 
-        A hash that is stored already counts as done; a longer version replaces a shorter one.
-        Blocks that find no room are left out, later ones are still tried.
+        Our choices: a hash that is stored already counts as done and is not written again; a
+        version with more tokens replaces one with fewer; blocks that find no room are left out, and
+        later ones still tried; of a hash that is repeated in one call the first one is taken.
 
         Returns:
-            How many leading hashes are stored.
+            How many leading hashes are stored, of how many.
 
         Raises:
-            EmsException: see `Ems`. After EMS_IO_TIMEOUT some of the blocks may be stored.
+            EmsException: EMS_INVALID_ARGUMENT: nothing has happened. Any other: some of the blocks
+                may be stored, each of them whole.
         """
         return self.async_save(slot_mapping, hashes, offsets, option, **kwargs).result()
 
@@ -142,14 +160,17 @@ class ContextCaching:
     ) -> CcResult:
         """Fill blocks of the registered cache with what is stored, and wait for it.
 
-        The arguments are those of `save`; no slot may be named twice. A hash that was stored with
-        fewer tokens than asked for is a miss.
+        The arguments are those of `save`; no slot, and no byte of a buffer, may be named twice. A
+        hash that was stored with fewer tokens than asked for is a miss. A miss is no failure.
 
         Returns:
-            How many leading hashes have been loaded. Nothing is written at or after the first miss.
+            How many leading hashes have been loaded, of how many. Nothing is written at or after
+            the first miss. All may be hits: an inference engine then has to compute the last token
+            again by itself.
 
         Raises:
-            EmsException: see `Ems`. The named slots may then hold anything; no other is touched.
+            EmsException: EMS_INVALID_ARGUMENT: nothing has been written. Any other: the named
+                slots may hold anything; no other is touched.
         """
         return self.async_load(slot_mapping, hashes, offsets, option, **kwargs).result()
 
@@ -166,9 +187,7 @@ class ContextCaching:
         What this thread has queued on its current stream of the cache's NPU comes first. The
         blocks must not be overwritten before the future has ended.
         """
-        return self._submit(
-            Direction.OUT, _arguments(slot_mapping, hashes, offsets, option, kwargs)
-        )
+        return self._submit(Direction.OUT, (slot_mapping, hashes, offsets, option), kwargs)
 
     def async_load(
         self,
@@ -183,27 +202,28 @@ class ContextCaching:
         What this thread has queued on its current stream of the cache's NPU comes first. The
         blocks may be read, on any stream, once the future has ended.
         """
-        return self._submit(Direction.IN, _arguments(slot_mapping, hashes, offsets, option, kwargs))
+        return self._submit(Direction.IN, (slot_mapping, hashes, offsets, option), kwargs)
 
     def is_ready(self, ccfuture: Any) -> bool:
         """Return whether a call has ended, also where it has failed; does not raise its failure."""
         with guarded(self._pid):
-            return _future(ccfuture).done()
+            return checked_future(ccfuture).done()
 
     def get_result(self, ccfuture: Any) -> CcResult:
         """Wait for a call to end; the same as `CcFuture.result`."""
         with guarded(self._pid):
-            return _future(ccfuture).result()
+            return checked_future(ccfuture).result()
 
     def exists(self, hashes: Any = None, option: Any = None, **kwargs: Any) -> CcResult:
         """Return how many leading hashes are stored now, in every layer group.
 
         A query only: it takes no lease, so a later load may find less. A hash that was stored with
-        part of a block counts. Where the pool does not answer the result is 0, as the SDK
-        documents: the caller recomputes.
+        part of a block counts. It speaks for this rank alone; others may have stored less. Where
+        the pool does not answer the result is 0, as the SDK documents: the caller recomputes. The
+        reason is counted, and logged when the pool stops answering.
 
         Raises:
-            EmsException: EMS_INVALID_ARGUMENT only.
+            EmsException: EMS_INVALID_ARGUMENT; or this process was forked. Nothing else.
         """
         with guarded(self._pid):
             if kwargs:
@@ -211,7 +231,7 @@ class ContextCaching:
             options = checked_option(option)
             wanted = parse_hashes(hashes)
             cache = self._cache()
-            call = look_up(self._pool, cache, wanted, options)
+            call = self._presence.look_up(cache, wanted, options)
             self._recorder.add(call)
             return CcResult(call.success, call.hashes)
 
@@ -234,11 +254,13 @@ class ContextCaching:
         self._pool.close()
         return given_up
 
-    def _submit(self, direction: Direction, arguments: dict[str, Any]) -> CcFuture:
+    def _submit(
+        self, direction: Direction, in_place: tuple[Any, ...], named: dict[str, Any]
+    ) -> CcFuture:
         with guarded(self._pid), self._lock:
             self._check_open()
             call = parse_call(
-                arguments,
+                {**dict(zip(_PLACES, in_place, strict=True)), **named},
                 registered=self._registered,
                 buffer_key_prefix=self._buffer_key_prefix,
                 writes=direction is Direction.IN,
@@ -276,21 +298,3 @@ class ContextCaching:
 
 ContextCache_v1 = ContextCaching
 """The SDK's second name of the class; there is one class for both configurations."""
-
-
-def _arguments(
-    slot_mapping: Any, hashes: Any, offsets: Any, option: Any, others: dict[str, Any]
-) -> dict[str, Any]:
-    return {
-        "slot_mapping": slot_mapping,
-        "hashes": hashes,
-        "offsets": offsets,
-        "option": option,
-        **others,
-    }
-
-
-def _future(ccfuture: Any) -> CcFuture:
-    if not isinstance(ccfuture, CcFuture):
-        raise InvalidArgument(f"ccfuture must be a CcFuture, not {shown(ccfuture)}")
-    return ccfuture

@@ -5,23 +5,27 @@ from typing import NamedTuple
 
 
 class KvBufferWrapper(NamedTuple):
-    """A contiguous range of NPU memory; several of them are one key's value.
+    """A contiguous range of NPU memory; the bytes of several of them, joined, are one key's value.
 
     Callers make 10^5 and more of these and pass the same ones again and again: making one checks
     nothing (`save` and `load` do), and being tuples they are read without a look-up each.
     """
 
     data_ptr: int
-    """Address of the first byte: `tensor.data_ptr()`."""
+    """Address of the first byte, above 0: `tensor.data_ptr()`."""
     length: int
-    """Bytes."""
+    """Bytes, above 0."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrimaryKey:
-    """A key of the caller's own; the SDK documents the name and not the fields."""
+    """A key of the caller's own. The SDK documents the name and not the fields.
+
+    A str, or any object with such a `key`, is accepted in its place.
+    """
 
     key: str
+    """1 to 127 characters, unique in its call; callers put their rank and the hash into it."""
 
 
 @dataclass(frozen=True, slots=True)

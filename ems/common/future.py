@@ -4,8 +4,9 @@ import os
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
-from ems.common.exception import EmsException
+from ems.common.exception import EmsException, InvalidArgument, shown
 from ems.common.result import CcResult
 
 
@@ -124,3 +125,14 @@ class CcFuture:
     def __repr__(self) -> str:
         """Show whether it has ended."""
         return f"<CcFuture {'done' if self._outcome.ended else 'pending'}>"
+
+
+def checked_future(value: Any) -> CcFuture:
+    """Return `value`.
+
+    Raises:
+        InvalidArgument: it is no CcFuture.
+    """
+    if not isinstance(value, CcFuture):
+        raise InvalidArgument(f"ccfuture must be a CcFuture, not {shown(value)}")
+    return value

@@ -12,15 +12,15 @@ _LONGEST = 10**12
 
 @dataclass
 class CcKvOption:
-    """How one save, load or exists is to be done."""
+    """How one save, load or exists is to be done. Read when the call is submitted, and checked."""
 
     write_rcache: bool = True
     """Keep what is saved also in the local tier of a tiered pool."""
     read_local_only: bool = False
     """Look only into the local tier of a tiered pool. Affects reads alone."""
     timeout: int = 5000
-    """Milliseconds for the whole call, from its submission; 0 is no limit (our choice: the SDK
-    does not say)."""
+    """Milliseconds for the whole call, queueing included, from its submission; 0 is no limit (our
+    choice: the SDK does not say)."""
 
     def deadline(self) -> float | None:
         """Return when a call that is submitted now must end, as `time.monotonic()` counts."""
