@@ -16,9 +16,10 @@ from ems_cli.commands.bench import bench
 from ems_cli.commands.options import EXIT_CODES, OutputOptions, sink_for, with_groups
 from ems_cli.commands.plan import plan
 from ems_cli.commands.register import register
+from ems_cli.commands.replay import replay
 from ems_cli.render.sink import Sink, abandon_stdout
 
-COMMANDS: Final[tuple[Callable[..., None], ...]] = (register, bench, plan)
+COMMANDS: Final[tuple[Callable[..., None], ...]] = (register, bench, plan, replay)
 """Every command, in the order of the help; the first line of its docstring is shown there."""
 
 _EXIT_USAGE = 2
