@@ -52,7 +52,8 @@ class ProfileLog:
         self._file.handle(record)
 
     def close(self) -> None:
-        """Close the file."""
+        """Close the file; calls that end later are not written."""
+        self._broken = True  # a handler that is closed would open its file again
         self._file.close()
 
     def _give_up(self, record: logging.LogRecord) -> None:  # noqa: ARG002

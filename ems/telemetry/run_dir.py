@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 _SUFFIX = ".json"
+_WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
 class RunDirError(Exception):
@@ -18,15 +19,16 @@ class RunDirError(Exception):
 
 
 def default_run_dir() -> Path:
-    """Return EMS_RUN_DIR, or this user's directory on /dev/shm."""
-    return Path(os.environ.get("EMS_RUN_DIR") or f"/dev/shm/ems-{os.getuid()}")  # noqa: S108
+    """Return EMS_RUN_DIR, or this user's directory on /dev/shm; an absolute path."""
+    named = Path(os.environ.get("EMS_RUN_DIR") or f"/dev/shm/ems-{os.getuid()}")  # noqa: S108
+    return named.absolute()
 
 
 def open_run_dir(path: Path) -> None:
     """Make the directory, or see that it is ours alone.
 
     Raises:
-        RunDirError: it cannot be made, is a link, or belongs to another user.
+        RunDirError: it cannot be made, is a link, or others own it or may write to it.
     """
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -37,6 +39,9 @@ def open_run_dir(path: Path) -> None:
         raise RunDirError(f"{path} is not a directory (a link is not followed)")
     if status.st_uid != os.getuid():
         raise RunDirError(f"{path} belongs to user {status.st_uid}, not to {os.getuid()}")
+    if status.st_mode & _WRITABLE_BY_OTHERS:
+        mode = stat.S_IMODE(status.st_mode)
+        raise RunDirError(f"{path} can be written to by other users (mode {mode:04o}); chmod 700")
 
 
 def write_description(path: Path, description: dict[str, Any]) -> None:
@@ -45,11 +50,16 @@ def write_description(path: Path, description: dict[str, Any]) -> None:
     Raises:
         RunDirError: it cannot be written.
     """
+    text = json.dumps(description)
     try:
         handle, name = tempfile.mkstemp(prefix=".", dir=path.parent)
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            json.dump(description, file)
-        Path(name).replace(path)
+        try:
+            with os.fdopen(handle, "w", encoding="utf-8") as file:
+                file.write(text)
+            Path(name).replace(path)
+        except OSError:
+            Path(name).unlink()
+            raise
     except OSError as error:
         raise RunDirError(f"{path} cannot be written: {error.strerror}") from error
 
@@ -76,10 +86,12 @@ def descriptions(directory: Path) -> Iterator[LiveDescription]:
     """
     for path in sorted(directory.glob(f"*{_SUFFIX}"), key=lambda path: (len(path.name), path)):
         with suppress(OSError, ValueError, KeyError, TypeError):
-            if path.lstat().st_uid != os.getuid() or path.is_symlink():
+            status = path.lstat()
+            if status.st_uid != os.getuid() or not stat.S_ISREG(status.st_mode):
                 continue
             content = json.loads(path.read_text(encoding="utf-8"))
-            alive = process_start(int(content["pid"])) == content["process_start"]
+            start = process_start(int(content["pid"]))
+            alive = start is not None and start == content["process_start"]
             yield LiveDescription(path, content, alive)
 
 
