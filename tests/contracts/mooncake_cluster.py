@@ -33,13 +33,18 @@ needs_mooncake = [
 
 
 @contextmanager
-def cluster(**settings):
-    """A cluster that ends with the block, whatever happens in it."""
+def cluster(*, node=True, **settings):
+    """A cluster that ends with the block, whatever happens in it; without a node, only a master."""
     from ems.pool.mooncake.trial import Trial  # noqa: PLC0415 - not where Mooncake is missing
 
     trial = Trial(**{"segment_nbytes": 64 << 20, **settings})
-    with trial.running():
+    try:
+        trial.start_master()
+        if node:
+            trial.start_node()
         yield trial
+    finally:
+        trial.stop()
 
 
 @contextmanager
