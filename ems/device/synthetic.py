@@ -6,7 +6,7 @@ raw copies are what the NPU does at best with the same spans.
 
 import ctypes
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, TypeAlias
@@ -120,10 +120,11 @@ class SyntheticCache:
             torch_npu.npu.synchronize(self.index)
 
     def close(self) -> None:
-        """Give the memory back to the NPU."""
+        """Give the memory back to the NPU, if it still works."""
         self._blocks.clear()
         self._tensors.clear()
-        torch_npu.npu.empty_cache()
+        with suppress(RuntimeError):  # a failed NPU refuses this, too; the first failure is told
+            torch_npu.npu.empty_cache()
 
 
 class RawCopies:
@@ -169,9 +170,10 @@ class RawCopies:
         ctypes.memmove(self._other.ctypes.data, self.address, min(nbytes, self._nbytes))
 
     def close(self) -> None:
-        """Give the buffer back."""
+        """Give the buffer back, if the NPU still works."""
         if self.address:
-            self._acl.free_host(self.address)
+            with suppress(DeviceFailed):  # the first failure is told
+                self._acl.free_host(self.address)
             self.address = 0
 
 

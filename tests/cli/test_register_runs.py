@@ -2,8 +2,10 @@
 
 import json
 import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 from typer.testing import CliRunner
@@ -94,11 +96,21 @@ def test_a_cache_that_does_not_fit_is_one_line_and_exit_code_3():
     )
 
 
-def test_a_failing_copy_is_one_line_and_exit_code_3():
-    result = process("bench", *CACHE, "--blocks", "16", "-q", EMS_SIM_FAIL_COPY="every:1")
+@pytest.mark.parametrize(
+    "nth",
+    [
+        "every:1",  # of torch, writing the cache
+        "9",  # the raw copy beside the library's
+        "12",  # of the library
+    ],
+)
+def test_a_failing_copy_is_one_line_and_exit_code_3(nth):
+    command = ["bench", "--layers", "2", "--blocks", "16", "--no-verify", "-q"]
+    result = process(*command, EMS_SIM_FAIL_COPY=nth)
     assert (result.returncode, result.stdout) == (3, "")
-    assert result.stderr.startswith("Error: npu:0 has failed:")
-    assert len(result.stderr.splitlines()) == 1
+    (line,) = result.stderr.splitlines()
+    assert line.startswith("Error: ")
+    assert "507052" in line
 
 
 def test_cann_that_does_not_load_is_one_line_and_exit_code_3(tmp_path):
@@ -120,3 +132,20 @@ def test_torch_npu_that_does_not_load_is_one_line_and_exit_code_3(tmp_path):
     assert result.returncode == 3
     assert "libhccl.so: cannot open shared object file" in result.stderr
     assert len(result.stderr.splitlines()) == 1
+
+
+def test_an_interrupted_process_leaves_one_document_and_exit_code_130():
+    command = [*COMMAND, "bench", *CACHE, "--blocks", "16", "--runs", "1000000", "--json"]
+    variables = {**os.environ, "EMS_SIM_ACCOUNT": f"cli-{os.getpid()}"}
+    with subprocess.Popen(
+        command, env=variables, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    ) as running:
+        while "the cache takes" not in running.stderr.readline():
+            pass
+        time.sleep(2)  # long enough for some runs, as a rule; the outcome is the same without
+        running.send_signal(signal.SIGINT)
+        stdout, stderr = running.communicate(timeout=60)
+    assert running.returncode == 130
+    report = json.loads(stdout)
+    assert report.get("ended", "interrupted") == "interrupted"
+    assert "Traceback" not in stderr
