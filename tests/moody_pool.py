@@ -34,7 +34,7 @@ class MoodyPool(PoolEngine):
         except BaseException:
             self.inner.abort(places)
             raise
-        self.inner.commit(places)
+        return self.inner.commit(places)
 
     def abort(self, places):
         self.inner.abort(places)

@@ -48,4 +48,8 @@ class Transfers:
 
     def close(self, seconds: float) -> int:
         """End all requests within `seconds` and return how many were given up for it."""
-        return sum(transfer.close(seconds) for transfer in self._transfers.values())
+        until = time.monotonic() + seconds
+        return sum(
+            transfer.close(max(0.0, until - time.monotonic()))
+            for transfer in self._transfers.values()
+        )

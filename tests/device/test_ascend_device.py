@@ -135,7 +135,7 @@ def test_a_runtime_without_the_batched_copy_copies_one_by_one(monkeypatch):
 def test_two_copies_are_under_way_at_once_and_each_is_checked_by_itself():
     def scenario():
         bench = Bench(1)
-        with knobs(DELAY="copy_d2h=100000"):
+        with knobs(DELAY="copy_d2h=300000"):
             first, second = bench.start(), bench.start()
             assert not first.done()
         for copy in (first, second):
@@ -249,7 +249,7 @@ def test_the_callers_work_is_finished_when_what_it_had_queued_is_done():
     device = AscendDevice(1)
     x = torch.zeros(64, device="npu:1")
     torch.npu.synchronize(1)
-    with knobs(DELAY="*=150000"):
+    with knobs(DELAY="*=400000"):
         x.fill_(1)
         work = device.caller_work()
         assert not work.finished()

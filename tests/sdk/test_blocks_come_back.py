@@ -18,7 +18,7 @@ def refusal(call, *arguments):
 def test_the_blocks_belong_to_the_caller_again_once_the_save_has_ended(cc, kv):
     # case 1
     want = block(kv, 3)
-    with knobs(DELAY="copy_d2h=100000"):
+    with knobs(DELAY="copy_d2h=500000"):
         future = cc.async_save(sl(3), [11], [BS], OPT)
         assert not cc.is_ready(future)
         assert future.result() == CcResult(1, 1)
@@ -249,7 +249,7 @@ def test_registering_again_waits_for_running_saves_and_keeps_their_bytes(cc, kv)
 
 def test_an_equal_registration_neither_waits_nor_changes_anything(cc, kv):
     # case 30
-    with knobs(DELAY="copy_d2h=300000"):
+    with knobs(DELAY="copy_d2h=800000"):
         future = cc.async_save(sl(0), [212], [BS], OPT)
         cc.register_kvcache(kv)
         assert not cc.is_ready(future)

@@ -155,9 +155,9 @@ def test_a_waiting_task_whose_deadline_passes_is_ended_and_holds_nobody_up(order
     behind = task(LOAD, "a", [2])
     submit(order, expired, behind)
     assert ready(order, SAVE) is None
+    assert ready(order, LOAD) is behind
     with pytest.raises(RequestTimeout, match="waiting"):
         within(expired.outcome.get)
-    assert ready(order, LOAD) is behind
 
 
 def test_whoever_asks_ends_an_overdue_task_though_no_worker_looks(order):

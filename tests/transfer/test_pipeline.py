@@ -143,8 +143,9 @@ def test_a_copy_that_lands_after_the_deadline_is_used_and_the_request_times_out(
 
 
 def test_a_copy_that_never_ends_is_given_up_with_the_device_and_never_settled():
-    course = Course(MemmoveDevice(moods={1: "hangs"}), seconds=0.01, drain_seconds=0.05)
+    course = Course(MemmoveDevice(moods={1: "hangs"}), seconds=60, drain_seconds=0.05)
     course.push(0)
+    course.outcome.deadline = time.monotonic() - 1
     with pytest.raises(StillMoving, match="may still go on"):
         within(course.pipeline.finish)
     assert course.device.lost
