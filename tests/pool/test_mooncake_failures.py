@@ -116,7 +116,7 @@ def test_what_was_reserved_before_the_master_died_is_given_up_and_its_memory_ret
     trial.start_master()
     assert eventually(lambda: healthy(pool))
     assert load(pool, 0) == [Miss.SAVE_FAILED]
-    assert staging_used(pool) == own_nbytes(pool)
+    assert staging_used(pool) == own_nbytes()
 
 
 def test_a_master_that_hangs_costs_no_more_than_the_time_out_and_heals(trial, pool):
@@ -128,11 +128,11 @@ def test_a_master_that_hangs_costs_no_more_than_the_time_out_and_heals(trial, po
         assert seconds < 0.5 + 1
         assert not healthy(pool)
         assert not healthy(pool)
-        assert staging_used(pool) <= own_nbytes(pool) + len(NAMES) * 8192
+        assert staging_used(pool) <= own_nbytes() + len(NAMES) * 8192
     finally:
         hang(trial.master, signal.SIGCONT)
     assert eventually(lambda: healthy(pool))
-    assert eventually(lambda: staging_used(pool) == own_nbytes(pool))
+    assert eventually(lambda: staging_used(pool) == own_nbytes())
     assert works(pool, "after")
 
 
@@ -236,9 +236,8 @@ def staging_used(pool):
     return pool._connection.staging.lent_nbytes
 
 
-def own_nbytes(pool):
+def own_nbytes():
     """What the connection keeps of staging for look-ups and checks."""
-    from ems.pool.mooncake.entries import HEADERS_NBYTES  # noqa: PLC0415 - imports mooncake
-    from ems.pool.mooncake.health import HEALTH_NBYTES  # noqa: PLC0415
+    from ems.pool.mooncake.connection import OWN_NBYTES  # noqa: PLC0415 - imports mooncake
 
-    return HEADERS_NBYTES + HEALTH_NBYTES
+    return OWN_NBYTES

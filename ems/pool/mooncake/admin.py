@@ -11,7 +11,7 @@ from ems.pool.mooncake.library import Located
 
 _SECONDS = 5.0
 _NAMES_PER_QUERY = 256
-"""The names travel in the URL."""
+"""The names travel in the URL, as they are: keys hold nothing that would have to be quoted."""
 
 
 class Admin:

@@ -27,6 +27,8 @@ _PROBE_SECONDS = 1.0
 _FRESH_SECONDS = 0.5
 """A master that answered so recently is not probed again."""
 _CLOSE_SECONDS = 5.0
+OWN_NBYTES = HEADERS_NBYTES + HEALTH_NBYTES
+"""What the connection keeps of the staging memory for look-ups and health checks."""
 
 
 @dataclass(frozen=True)
@@ -175,11 +177,10 @@ class Connection:
         local = probe(settings, None)
         library = Library(settings)
         library.setup(settings.host or local)
-        own_nbytes = HEADERS_NBYTES + HEALTH_NBYTES
         try:
             if self._staging is None:
-                self._staging = Staging(self._memory, settings.staging_nbytes + own_nbytes)
-            [own] = self._staging.take([own_nbytes], deadline=time.monotonic())
+                self._staging = Staging(self._memory, settings.staging_nbytes + OWN_NBYTES)
+            [own] = self._staging.take([OWN_NBYTES], deadline=time.monotonic())
             library.register(own, self._staging.nbytes)
         except BaseException:
             library.close()

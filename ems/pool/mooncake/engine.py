@@ -23,7 +23,7 @@ from ems.pool.mooncake.connection import Connection, Link
 from ems.pool.mooncake.desk import Desk
 from ems.pool.mooncake.entries import Putting, Staged
 from ems.pool.mooncake.fetch import Fetching, withhold
-from ems.pool.mooncake.header import HEADER_NBYTES
+from ems.pool.mooncake.header import HEADER_NBYTES, object_nbytes
 from ems.pool.mooncake.settings import MooncakeSettings
 from ems.pool.staging import Staging
 from ems.pool.url import PoolUrl
@@ -95,18 +95,19 @@ class MooncakePool(PoolEngine):
             Refused.ALREADY_THERE if info and info.tokens >= many else Refused.NO_SPACE
             for info, many in zip(infos, tokens, strict=True)
         ]
+        sizes = [
+            object_nbytes(tokens=many, nbytes=size)
+            for many, size in zip(tokens, nbytes, strict=True)
+        ]
         room = self._settings.staging_nbytes
         chosen: list[int] = []
         for at, answer in enumerate(answers):
-            size = aligned(HEADER_NBYTES + nbytes[at])
-            if answer is Refused.NO_SPACE and size <= room:
+            if answer is Refused.NO_SPACE and aligned(sizes[at]) <= room:
                 chosen.append(at)
-                room -= size
+                room -= aligned(sizes[at])
             elif answer is Refused.NO_SPACE:
                 self._note([keys[at]], Miss.SAVE_FAILED)
-        starts = self._staging().take(
-            [HEADER_NBYTES + nbytes[at] for at in chosen], deadline=deadline
-        )
+        starts = self._staging().take([sizes[at] for at in chosen], deadline=deadline)
         places = {
             at: Place(keys[at], start + HEADER_NBYTES, tokens[at], nbytes[at])
             for at, start in zip(chosen, starts, strict=True)

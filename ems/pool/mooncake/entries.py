@@ -20,7 +20,7 @@ from ems.common.exception import RequestTimeout
 from ems.pool.base import EntryInfo, Miss
 from ems.pool.mooncake import codes
 from ems.pool.mooncake.admin import Admin
-from ems.pool.mooncake.header import HEADER_NBYTES, Header, header_at, seal, verified
+from ems.pool.mooncake.header import HEADER_NBYTES, Header, header_at, object_nbytes, seal, verified
 from ems.pool.mooncake.library import Library, Located
 
 _LOG = logging.getLogger(__name__)
@@ -49,7 +49,7 @@ class Staged:
     @property
     def size(self) -> int:
         """What it is as an object."""
-        return HEADER_NBYTES + self.nbytes
+        return object_nbytes(tokens=self.tokens, nbytes=self.nbytes)
 
 
 @dataclass(slots=True, eq=False)
@@ -100,7 +100,7 @@ class Entries:
             some = unknown[at : at + _HEADERS_AT_ONCE]
             for name, header in zip(some, self._headers(some, deadline), strict=True):
                 place = where[name]
-                if header and place and place.size == header.nbytes + HEADER_NBYTES:
+                if header and place and place.size == header.size:
                     infos[name] = EntryInfo(header.tokens, header.nbytes)
                     self._remember(name, place, infos[name])
         return [infos.get(name) for name in names]

@@ -4,8 +4,11 @@ import threading
 from collections.abc import Iterable, Sequence
 
 from ems.common.exception import PoolUnavailable
+from ems.common.units import format_nbytes
 from ems.pool.base import Miss
+from ems.pool.extents import aligned
 from ems.pool.mooncake import codes
+from ems.pool.mooncake.connection import OWN_NBYTES
 from ems.pool.mooncake.entries import Entries
 from ems.pool.mooncake.header import HEADER_NBYTES, Header
 from ems.pool.staging import Staging
@@ -36,6 +39,7 @@ class Fetching:
         self.missed: dict[str, Miss] = {}
         self._entries = entries
         self._staging = staging
+        self._limit_nbytes = staging.nbytes - OWN_NBYTES
         self._names = list(names)
         self._deadline = deadline
         self._taken: set[int] = set()
@@ -68,6 +72,7 @@ class Fetching:
             self._damaged(name)
         if not sizes:
             return []
+        self._refuse_too_much(sizes.values())
         starts = self._staging.take(list(sizes.values()), deadline=self._deadline)
         self._taken.update(starts)
         answers = self._entries.fetch(list(sizes), starts, list(sizes.values()))
@@ -89,6 +94,15 @@ class Fetching:
         withhold(self._staging, list(dead.values()))
         self._entries.note_dead(list(dead))
         return again
+
+    def _refuse_too_much(self, sizes: Iterable[int]) -> None:
+        """Refuse at once what could never be had: a part of the memory is lent for good."""
+        nbytes = sum(map(aligned, sizes))
+        if nbytes > self._limit_nbytes:
+            raise PoolUnavailable(
+                f"entries of {format_nbytes(nbytes)} together do not pass through staging memory "
+                f"of {format_nbytes(self._limit_nbytes)}; ask for less, or set ?staging= higher"
+            )
 
     def _is_final(self, name: str, answer: Miss | int) -> bool:
         """Note a miss, unless another attempt may read it: it may just have been replaced."""
