@@ -13,13 +13,20 @@ from typer.core import TyperGroup
 
 from ems.common.exception import EmsException
 from ems_cli.commands.bench import bench
+from ems_cli.commands.inspect import inspect
 from ems_cli.commands.options import EXIT_CODES, OutputOptions, sink_for, with_groups
 from ems_cli.commands.plan import plan
 from ems_cli.commands.register import register
 from ems_cli.commands.replay import replay
 from ems_cli.render.sink import Sink, abandon_stdout
 
-COMMANDS: Final[tuple[Callable[..., None], ...]] = (register, bench, plan, replay)
+COMMANDS: Final[tuple[Callable[..., None] | typer.Typer, ...]] = (
+    register,
+    bench,
+    inspect,
+    plan,
+    replay,
+)
 """Every command, in the order of the help; the first line of its docstring is shown there."""
 
 _EXIT_USAGE = 2
@@ -57,8 +64,8 @@ class _Boundary(TyperGroup):
             return super().invoke(ctx)
 
 
-def create_app(commands: Iterable[Callable[..., None]]) -> typer.Typer:
-    """Return the application with `commands`, each a function whose parameters Typer reads."""
+def create_app(commands: Iterable[Callable[..., None] | typer.Typer]) -> typer.Typer:
+    """Return the application with `commands`: functions whose parameters Typer reads, or groups."""
     app = typer.Typer(
         name="ems-cli",
         cls=_Boundary,
@@ -70,6 +77,9 @@ def create_app(commands: Iterable[Callable[..., None]]) -> typer.Typer:
     )
     app.callback()(with_groups(_root))
     for command in commands:
+        if isinstance(command, typer.Typer):
+            app.add_typer(command)
+            continue
         app.command(epilog=EXIT_CODES)(with_groups(command))
     return app
 

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from ems_cli.commands.options import nbytes_of
+from ems_cli.diagnostics.bad_input import BadInput
 from ems_cli.diagnostics.shape import DEFAULT_BLOCK_SIZE
 from ems_cli.diagnostics.shape_request import (
     DEFAULT_DTYPE,
@@ -73,3 +75,15 @@ class ModelOptions:
         """Return what is asked for, to be resolved by `shape_of`."""
         asked = {field.name: getattr(self, field.name) for field in fields(self)}
         return ShapeRequest(**asked, blocks=blocks)
+
+
+def rate_of(text: str, *, option: str) -> float:
+    """Return the bytes per second that "20GB/s" names.
+
+    Raises:
+        BadInput: it is no rate.
+    """
+    size, slash, second = text.partition("/")
+    if not slash or second.strip() != "s":
+        raise BadInput(f"{text!r} is no rate; write 20GB/s", option=option)
+    return float(nbytes_of(size, option=option))

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ems_cli.commands.model_options import ModelOptions
+from ems_cli.commands.model_options import ModelOptions, rate_of
 from ems_cli.commands.options import OutputOptions, nbytes_of, sink_for
 from ems_cli.diagnostics.bad_input import BadInput
 
@@ -115,10 +115,7 @@ def _bandwidth(times: TimeOptions) -> "Bandwidth | None":
         return bandwidth_from_bench(times.from_bench)
     if times.bandwidth is None:
         return None
-    size, slash, second = times.bandwidth.partition("/")
-    if not slash or second.strip() != "s":
-        raise BadInput(f"{times.bandwidth!r} is no rate; write 20GB/s", option="--bandwidth")
-    return Bandwidth(float(nbytes_of(size, option="--bandwidth")), "given")
+    return Bandwidth(rate_of(times.bandwidth, option="--bandwidth"), "given")
 
 
 def _with_times(report: "PlanReport", bandwidth: "Bandwidth", times: TimeOptions) -> "PlanReport":
