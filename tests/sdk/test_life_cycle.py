@@ -161,13 +161,12 @@ def test_a_pool_that_is_not_up_can_be_waited_for_by_check_health_and_then_initia
 
 
 def test_a_failed_init_leaves_no_pool_behind(scarce):
-    before = threading.active_count()
+    before = set(threading.enumerate())
     for _ in range(3):
         assert code_of(boot) == EmsErrorCode.EMS_RECOVERD_ERROR
-    for thread in threading.enumerate():
-        if thread.name.startswith("ems"):
-            thread.join(60)
-    assert threading.active_count() <= before
+    for thread in set(threading.enumerate()) - before:
+        thread.join(60)
+        assert not thread.is_alive()
     assert scarce.live_nbytes == 0
 
 

@@ -3,7 +3,7 @@ import time
 
 import pytest
 from bounded import within
-from transfer_fakes import MemmoveDevice, Work, World
+from transfer_fakes import OPENED, MemmoveDevice, Work, World
 
 from ems.common.exception import DeviceFailed, EmsException, RequestTimeout
 from ems.common.future import Outcome
@@ -23,6 +23,7 @@ class Course:
         self.outcome = Outcome(deadline)
         task = Task(Direction.OUT, [], Work(), self.outcome)
         channel = device.open_channel(Direction.OUT)
+        OPENED.append(device)
         self.pipeline = Pipeline(device, channel, task, drain_seconds=drain_seconds)
         self.settled = {}
 

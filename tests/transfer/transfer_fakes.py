@@ -152,6 +152,14 @@ class MemmoveDevice:
     def give_up(self, reason):
         self.lost = self.lost or reason
 
+    def close(self):
+        for channel in self.channels:
+            channel.close()
+
+
+OPENED = []
+"""What has threads, and is to be closed after the test."""
+
 
 class World:
     """A cache in host memory, registered, with a pool beside it."""
@@ -173,6 +181,7 @@ class World:
             MappedMemory(), capacity_nbytes=capacity_nbytes, segment_nbytes=capacity_nbytes
         )
         self.pool = self.memory_pool
+        OPENED.extend([self.memory_pool, self.device])
         self.block_nbytes = 2 * groups * BLOCK_SIZE * heads * size * 2
 
     def parts(self, hashes, blocks, tokens=None, *, writes=False):
