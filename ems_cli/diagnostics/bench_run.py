@@ -187,13 +187,9 @@ def _check_blocks(shape: CacheShape, settings: Settings) -> None:
 
 def _span_facts(registration: Registration, settings: Settings) -> SpanFacts:
     blocks = range(settings.hits_per_call * settings.in_flight)
-    sizes = raw_spans(registration, blocks, 0).nbytes
-    return SpanFacts(
-        sizes.size,
-        int(sizes.min()),
-        int(np.median(sizes)),
-        int(sizes.max()),
-    )
+    sizes = np.sort(raw_spans(registration, blocks, 0).nbytes).tolist()
+    # one of the sizes, where a mean of two would be none
+    return SpanFacts(len(sizes), sizes[0], sizes[(len(sizes) - 1) // 2], sizes[-1])
 
 
 def _device(runtime: Runtime, measured: _Measured, settings: Settings) -> DeviceBench:

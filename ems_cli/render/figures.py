@@ -39,7 +39,8 @@ def percent(share: float | None) -> str:
 
 def exact(nbytes: int) -> str:
     """Return a size in a readable unit and in bytes."""
-    return f"{format_nbytes(nbytes)} ({nbytes} B)"
+    readable = format_nbytes(nbytes)
+    return readable if readable == f"{nbytes} B" else f"{readable} ({nbytes} B)"
 
 
 def heading(title: str, labels: Iterable[str] = ()) -> Text:
