@@ -1,0 +1,204 @@
+"""The SDK on a real Mooncake cluster: ranks in processes, masters that come and go."""
+
+import multiprocessing
+import time
+from contextlib import contextmanager
+
+import pytest
+from contracts.mooncake_cluster import cluster, eventually, kill, needs_mooncake
+from preamble import BS, OPT, block, boot, buf, cache, poison, same, sl
+
+from ems import CcKvOption, Ems, EmsErrorCode, EmsException, KVCacheType
+
+pytestmark = needs_mooncake
+
+IO_CODES = (EmsErrorCode.EMS_IO_ERROR, EmsErrorCode.EMS_IO_TIMEOUT)
+
+
+def url_of(trial):
+    return f"{trial.url}&staging=4MiB"
+
+
+class Rank:
+    """One rank's side of the test, in its own process on its own simulated NPU."""
+
+    def __init__(self, rank, url, fields):
+        self.cc = boot(
+            pool=url,
+            rank_id=rank,
+            device_id=rank,
+            tp_world_size=2,
+            rank_in_tp_group=rank,
+            **fields,
+        )
+        self.kv = [
+            [buf(seed=10 * rank + 2 * layer + plane, device=f"npu:{rank}") for plane in range(2)]
+            for layer in range(2)
+        ]
+        self.cc.register_kvcache(self.kv)
+
+    def save(self, block_id, hash_):
+        return self.cc.save(sl(block_id), [hash_], [BS], OPT).success
+
+    def load(self, block_id, hash_):
+        return self.cc.load(sl(block_id), [hash_], [BS], OPT).success
+
+    def exists(self, hash_):
+        return self.cc.exists([hash_], OPT).success
+
+    def block(self, block_id):
+        return block(self.kv, block_id)
+
+    def poison(self, block_id):
+        poison(self.kv, block_id)
+
+
+def serve(rank, url, fields, orders):
+    """Do what the test asks for until it asks for nothing more."""
+    mine = Rank(rank, url, fields)
+    orders.send("ready")
+    while (order := orders.recv()) is not None:
+        name, *arguments = order
+        orders.send(getattr(mine, name)(*arguments))
+    Ems.shutdown()
+
+
+@contextmanager
+def rank_process(rank, trial, **fields):
+    """Yield a function that has the rank's process do something and returns its answer."""
+    spawn = multiprocessing.get_context("spawn")
+    orders, theirs = spawn.Pipe()
+    process = spawn.Process(target=serve, args=(rank, url_of(trial), fields, theirs))
+    process.start()
+
+    def answer():
+        assert orders.poll(120), "the rank does not answer"
+        return orders.recv()
+
+    def ask(*order):
+        orders.send(order)
+        return answer()
+
+    try:
+        assert answer() == "ready"
+        yield ask
+        orders.send(None)
+        process.join(60)
+        assert process.exitcode == 0
+    finally:
+        process.kill()
+        process.join()
+
+
+def test_ranks_in_two_processes_keep_their_heads_apart_and_share_what_is_equal():
+    # cases 10 and 41
+    with (
+        cluster() as trial,
+        rank_process(0, trial) as first,
+        rank_process(1, trial) as second,
+    ):
+        assert first("save", 2, 91) == 1
+        assert second("exists", 91) == 0
+        assert second("load", 5, 91) == 0
+        assert second("save", 2, 91) == 1
+        for ask in (first, second):
+            ask("poison", 5)
+            assert ask("load", 5, 91) == 1
+            assert same(ask("block", 5), ask("block", 2))
+        assert not same(first("block", 5), second("block", 5))
+
+
+def test_ranks_in_two_processes_share_mla_caches_byte_for_byte():
+    # cases 10 and 41
+    with (
+        cluster() as trial,
+        rank_process(0, trial, kvcache_type=KVCacheType.MLA) as first,
+        rank_process(1, trial, kvcache_type=KVCacheType.MLA) as second,
+    ):
+        assert first("save", 3, 92) == 1
+        assert second("save", 1, 92) == 1
+        assert second("load", 6, 92) == 1
+        assert same(second("block", 6), first("block", 3))
+
+
+def test_other_models_tenants_and_parallel_sizes_find_nothing():
+    # cases 9, 10 and 36
+    with cluster() as trial:
+        kv = cache()
+        for at, fields in enumerate(
+            [
+                {},
+                {"model_id": "m-a@lora-x"},
+                {"access_id": "t2"},
+                {"tp_world_size": 2},
+                {"pp_world_size": 2, "rank_in_pp_group": 1},
+            ]
+        ):
+            cc = boot(pool=url_of(trial), **fields)
+            cc.register_kvcache(kv)
+            assert cc.exists([251], OPT).success == 0, fields
+            assert cc.load(sl(1), [251], [BS], OPT).success == 0
+            assert cc.save(sl(at), [251], [BS], OPT).success == 1
+            Ems.shutdown()
+
+
+def code_and_seconds(call):
+    start = time.monotonic()
+    try:
+        call()
+    except EmsException as error:
+        return error.status_code(), time.monotonic() - start
+    return None, time.monotonic() - start
+
+
+def test_a_process_outlives_every_master_and_always_says_what_is_the_matter(kv):
+    # cases 25, 47 and 51
+    with cluster(node=False) as trial:
+        kill(trial.master)
+        code, seconds = code_and_seconds(lambda: boot(pool=url_of(trial)))
+        assert code == EmsErrorCode.EMS_RECOVERD_ERROR
+        assert seconds < 5
+        assert Ems.get_cc() is None
+        assert Ems.check_health() is False
+        trial.start_master()
+        trial.start_node()
+        assert eventually(Ems.check_health)
+        cc = boot(pool=url_of(trial))
+        cc.register_kvcache(kv)
+        assert cc.save(sl(0), [291], [BS], OPT).success == 1
+
+        kill(trial.master)
+        option = CcKvOption(timeout=500)
+        code, seconds = code_and_seconds(lambda: cc.load(sl(1), [291], [BS], option))
+        assert code in IO_CODES
+        assert seconds < 0.5 + 1
+        assert cc.exists([291], option).success == 0
+        start = time.monotonic()
+        assert Ems.check_health() is False
+        assert time.monotonic() - start < 2
+
+        trial.start_master()
+        assert eventually(Ems.check_health)
+        assert cc.exists([291], OPT).success == 0
+        assert cc.load(sl(1), [291], [BS], OPT).success == 0
+        want = block(kv, 2)
+        assert cc.save(sl(2), [292], [BS], OPT).success == 1
+        poison(kv, 2)
+        assert cc.load(sl(3), [292], [BS], OPT).success == 1
+        assert same(block(kv, 3), want)
+
+
+@pytest.mark.parametrize("staging", ["64KiB", "256KiB"])
+def test_a_request_larger_than_the_staging_memory_passes_through_it_in_windows(staging):
+    blocks = 512
+    kv = cache(blocks=2 * blocks)
+    with cluster() as trial:
+        cc = boot(pool=f"{trial.url}&staging={staging}")
+        cc.register_kvcache(kv)
+        hashes = list(range(1000, 1000 + blocks))
+        counts = [BS] * blocks
+        assert cc.save(sl(*range(blocks)), hashes, counts, OPT).success == blocks
+        assert cc.load(sl(*range(blocks, 2 * blocks)), hashes, counts, OPT).success == blocks
+        for plane in (plane for layer in kv for plane in layer):
+            assert bool((plane[:blocks] == plane[blocks:]).all())
+        Ems.shutdown()
