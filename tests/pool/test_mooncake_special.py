@@ -258,6 +258,14 @@ def test_a_check_of_its_health_leaves_nothing_behind(with_metrics):
     assert with_metrics.stats().entries == 0
 
 
+def test_protocol_ascend_is_refused_where_mooncake_is_not_built_for_it(trial):
+    with (
+        pool_of(trial, protocol="ascend") as pool,
+        pytest.raises(InvalidArgument, match="not built for NPUs"),
+    ):
+        pool.check_health(deadline=soon())
+
+
 QUIET = """
 import sys, time
 from contracts.host_memory import MappedMemory
