@@ -160,7 +160,7 @@ def _watch(sink: Sink, run_dir: Path, how: LiveOptions, seconds: float) -> None:
     between = Watch()
 
     def as_text(report: "LiveReport") -> Any:
-        return live_text(report, details=how.details or how.pid is not None)
+        return live_text(report, details=how.details or how.pid is not None, few=1)
 
     try:
         watch(

@@ -14,8 +14,8 @@ from ems_cli.diagnostics.process_figures import ProcessFigures, process_figures
 
 _PROC: Final = Path("/proc")
 _NO_SEED: Final = (
-    "PYTHONHASHSEED is not set for pid {}: an inference engine that makes its hashes by Python's "
-    "hash() then names the same prefix differently in every process"
+    "PYTHONHASHSEED is not set for pid {}: hashes made by Python's hash() then differ in every "
+    "process"
 )
 
 Clock = Callable[[], float]

@@ -8,6 +8,10 @@ from ems_cli.diagnostics.process_figures import OperationFigures, ProcessFigures
 
 SHOWN_DEAD: Final = 5
 """Looks for which a process that is gone stays on the screen."""
+_QUIET_SECONDS: Final = 3.0
+"""A process at work writes once a second; one that has not for so long does nothing."""
+
+_NOTHING: Final = Rates(0.0, 0.0, 0.0)
 
 _Identity = tuple[int, int | None]
 
@@ -59,16 +63,17 @@ class Watch:
 
 def _with_rates(now: ProcessFigures, before: ProcessFigures, seconds: float) -> ProcessFigures:
     earlier = {operation.name: operation for operation in before.operations}
-    operations = tuple(
-        replace(operation, rates=_rates(operation, earlier.get(operation.name), seconds))
-        for operation in now.operations
-    )
+    if seconds > 0:
+        rates = {one.name: _rates(one, earlier.get(one.name), seconds) for one in now.operations}
+    elif now.written_seconds_ago < _QUIET_SECONDS:  # it has not written since: the last ones hold
+        rates = {name: one.rates or _NOTHING for name, one in earlier.items()}
+    else:
+        rates = dict.fromkeys(earlier, _NOTHING)
+    operations = tuple(replace(one, rates=rates.get(one.name)) for one in now.operations)
     return replace(now, operations=operations)
 
 
 def _rates(now: OperationFigures, before: OperationFigures | None, seconds: float) -> Rates:
-    if seconds <= 0:  # nothing was written since: nothing has happened
-        return Rates(0.0, 0.0, 0.0)
     calls, done, nbytes = (before.calls, before.done, before.nbytes) if before else (0, 0, 0)
     return Rates(
         (now.calls - calls) / seconds,

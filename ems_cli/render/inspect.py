@@ -143,8 +143,8 @@ def _copies(report: CopyReport) -> Iterator[RenderableType]:
             f"tokens, {shape.token_nbytes} B per token, from {shape.source}"
         ),
     )
-    hashes = f"{report.hashes} of {report.tokens_per_hash}" if report.hashes > 1 else "1"
-    rows.add_row("asked for", f"{report.tokens} tokens, hashes: {hashes}")
+    hashes = "1 hash" if report.hashes == 1 else f"{report.hashes} hashes"
+    rows.add_row("asked for", f"{report.tokens} tokens: {hashes} of up to {report.tokens_per_hash}")
     rows.add_row("touches", f"{report.blocks} blocks in {report.runs} runs of slots")
     yield rows
     yield Text()

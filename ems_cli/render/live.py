@@ -18,9 +18,9 @@ _FEW = 2
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 
 
-def live_text(report: LiveReport, *, details: bool = False) -> RenderableType:
-    """Return the overview, and each process by itself where they are few, or with `details`."""
-    return Group(*_live(report, details=details))
+def live_text(report: LiveReport, *, details: bool = False, few: int = _FEW) -> RenderableType:
+    """Return the overview, and each process by itself where they are `few`, or with `details`."""
+    return Group(*_live(report, details=details or len(report.processes) <= few))
 
 
 def _live(report: LiveReport, *, details: bool) -> Iterator[RenderableType]:
@@ -29,7 +29,7 @@ def _live(report: LiveReport, *, details: bool) -> Iterator[RenderableType]:
         yield Text(f"none has left a description in {visible(report.run_dir)}", style="dim")
     else:
         yield _overview(report.processes)
-    if details or len(report.processes) <= _FEW:
+    if details:
         for process in report.processes:
             yield Text()
             yield process_text(process)
@@ -62,7 +62,7 @@ def _title(processes: tuple[ProcessFigures, ...]) -> str:
 
 
 def _overview(processes: tuple[ProcessFigures, ...]) -> Table:
-    columns = ("pid", "rank", "npu", "state", "up", "pool used", "saved", "loaded", "hit rate")
+    columns = ("pid", "rank", "npu", "state", "up", "pool", "saved", "loaded", "hits")
     table = plain_table(*columns, right=set(columns) - {"state"})
     for one in processes:
         by_name = {operation.name: operation for operation in one.operations}
@@ -90,7 +90,15 @@ def _moved(operation: OperationFigures | None) -> str:
         return "–"
     if operation.rates is None:
         return format_nbytes(operation.nbytes)
-    return f"{operation.rates.bytes_per_second / 1e6:.1f} MB/s"
+    return _speed(operation.rates.bytes_per_second)
+
+
+def _speed(bytes_per_second: float) -> str:
+    """Return a rate in the unit that keeps it readable, in powers of 1000."""
+    for unit, size in (("GB", 1e9), ("MB", 1e6), ("kB", 1e3)):
+        if bytes_per_second >= size:
+            return f"{bytes_per_second / size:.1f} {unit}/s"
+    return f"{bytes_per_second:.0f} B/s"
 
 
 def _rate(share: float | None) -> str:
@@ -145,9 +153,10 @@ def _facts(one: ProcessFigures) -> Table:
     rows.add_row(
         "",
         f"evictable {format_nbytes(pool.evictable_nbytes)}, held {format_nbytes(pool.held_nbytes)},"
-        f" reserved {format_nbytes(pool.reserved_nbytes)}; "
-        f"{_many(pool.entries, 'entry', 'entries')}, {_many(pool.evictions, 'eviction')}",
+        f" reserved {format_nbytes(pool.reserved_nbytes)}",
     )
+    entries, evictions = _many(pool.entries, "entry", "entries"), _many(pool.evictions, "eviction")
+    rows.add_row("", f"{entries}, {evictions}")
     hits = f"{_rate(one.hit_share)}: {one.hit_blocks} of {one.looked_up_blocks} blocks"
     rows.add_row("hit rate", hits if one.looked_up_blocks else "no block was asked for yet")
     if one.misses_by_reason:
@@ -183,28 +192,17 @@ def _add_layout(rows: Table, one: ProcessFigures) -> None:
 
 def _operations(operations: tuple[OperationFigures, ...]) -> Table:
     with_rates = any(operation.rates for operation in operations)
-    columns = ["calls", "failed", "blocks", "done", "bytes", "ms per call"]
-    columns += ["blocks/s", "MB/s"] if with_rates else []
+    columns = ["calls", "failed", "blocks", "done", "ms per call"]
+    columns += ["blocks/s", "rate"] if with_rates else ["bytes"]
     table = plain_table("", *columns, right=columns)
     for one in operations:
         failed = Text(str(one.failed), style="bold red" if one.failed else "")
         mean = f"{one.seconds / one.calls * 1e3:.2f}" if one.calls else "–"
-        rates = ["–", "–"] if with_rates else []
+        last = ["–", "–"] if with_rates else [format_nbytes(one.nbytes)]
         if one.rates is not None:
-            rates = [
-                f"{one.rates.blocks_per_second:.0f}",
-                f"{one.rates.bytes_per_second / 1e6:.1f}",
-            ]
-        table.add_row(
-            one.name,
-            str(one.calls),
-            failed,
-            str(one.blocks),
-            str(one.done),
-            format_nbytes(one.nbytes),
-            mean,
-            *rates,
-        )
+            last = [f"{one.rates.blocks_per_second:.0f}", _speed(one.rates.bytes_per_second)]
+        counts = (str(one.calls), failed, str(one.blocks), str(one.done))
+        table.add_row(one.name, *counts, mean, *last)
     return table
 
 

@@ -1,9 +1,8 @@
-import io
 import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
+from cli_text import golden, printed
 from typer.testing import CliRunner
 
 from ems.pool import memory
@@ -12,9 +11,7 @@ from ems_cli.diagnostics.break_even import Bandwidth, break_even, load_time
 from ems_cli.diagnostics.plan import SEGMENT_NBYTES, Deployment, plan_of
 from ems_cli.diagnostics.shape_request import ShapeRequest
 from ems_cli.render.plan import plan_text
-from ems_cli.render.sink import report_console
 
-GOLDEN = Path(__file__).parent / "golden"
 GIB = 1 << 30
 
 # fields and figures as published with the models: 16 bit, all layers, one rank, no MTP layers
@@ -98,12 +95,6 @@ def planned(*, capacity=None, length=8192, per_node=8, **asked):
 
 def run(*arguments):
     return CliRunner().invoke(app, ["plan", *arguments], env={"COLUMNS": "80"})
-
-
-def printed(renderable):
-    file = io.StringIO()
-    report_console(file, width=80).print(renderable)
-    return "".join(line.rstrip() + "\n" for line in file.getvalue().splitlines())
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -278,5 +269,5 @@ def test_the_report_looks_like_this_at_80_columns():
     times = replace(loading, bandwidth=replace(loading.bandwidth, labels=("SIMULATED",)))
     report = replace(report, load=times, break_even=even(loading, 5000, length=8192))
     text = printed(plan_text(report))
-    assert text == (GOLDEN / "plan.txt").read_text(encoding="utf-8")
+    assert text == golden("plan.txt")
     assert max(map(len, text.splitlines())) <= 80

@@ -1,8 +1,7 @@
-import io
 import json
-from pathlib import Path
 
 import pytest
+from cli_text import golden, printed
 from typer.testing import CliRunner
 
 from ems_cli.app import app
@@ -10,9 +9,7 @@ from ems_cli.diagnostics.eviction import endless_hits, fifo_hits, foresight_hits
 from ems_cli.diagnostics.replay import Entry, replay_trace, sweep
 from ems_cli.diagnostics.trace_file import Kind, Request, read_trace
 from ems_cli.render.replay import replay_text
-from ems_cli.render.sink import report_console
 
-GOLDEN = Path(__file__).parent / "golden"
 NOTHING = Entry("nothing", None, None)
 
 TRACE = [
@@ -261,7 +258,4 @@ def test_wrong_usage_is_told(file, arguments, why):
 def test_the_report_looks_like_this_at_80_columns(file):
     entry = Entry("built-in deepseek-v3", 35979264, 70272.0)
     report = replay_trace(read_trace(file, None), "trace.jsonl", entry, capacities=[2, 4, 9])
-    out = io.StringIO()
-    report_console(out, width=80).print(replay_text(report))
-    text = "".join(one.rstrip() + "\n" for one in out.getvalue().splitlines())
-    assert text == (GOLDEN / "replay.txt").read_text(encoding="utf-8")
+    assert printed(replay_text(report)) == golden("replay.txt")
