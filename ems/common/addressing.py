@@ -9,6 +9,10 @@ class KvBufferWrapper(NamedTuple):
 
     Callers make 10^5 and more of these and pass the same ones again and again: making one checks
     nothing (`save` and `load` do), and being tuples they are read without a look-up each.
+
+    Requests of buffers keep their order among themselves where they meet in memory, and so do
+    requests of registered slots; a request of buffers on registered tensors is not put in order
+    with those of slots, so wait for the one before the other.
     """
 
     data_ptr: int

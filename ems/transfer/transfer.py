@@ -94,5 +94,6 @@ class Transfer:
                 task.outcome.fail(failure_of(error))
             finally:
                 self._order.finish(task)
+                del task  # what it names must not live until the next one comes
         if mover is not None:
             mover.close()
