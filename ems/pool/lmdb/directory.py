@@ -30,6 +30,7 @@ class Directory:
         self.path = path
         self.made = False
         """Whether there was none."""
+        self._users_path = path / _USERS
         self._users = -1
         try:
             self._descriptor = self._locked()
@@ -51,7 +52,7 @@ class Directory:
     def is_current(self) -> bool:
         """Return whether this still is what others find under the path."""
         try:
-            return _identity((self.path / _USERS).lstat()) == self._mark
+            return _identity(self._users_path.lstat()) == self._mark
         except OSError:
             return False
 

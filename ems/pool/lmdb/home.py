@@ -12,6 +12,7 @@ from pathlib import Path
 from ems.common.exception import InvalidArgument, PoolUnavailable
 from ems.common.units import format_nbytes
 from ems.pool.lmdb.directory import Directory
+from ems.pool.lmdb.prefault import Prefault
 from ems.pool.lmdb.settings import LmdbSettings
 from ems.pool.lmdb.shard import Shard
 from ems.pool.lmdb.shards import Shards
@@ -72,11 +73,13 @@ class _Opened:
         self.users = 0
         self.retired = False
         self.shards = Shards([])
+        self.prefault: Prefault | None = None
         self._directory = Directory(path)
         self._checked = checked
         try:
             self.agreement = self._agree(wanted)
             self._directory.share()
+            self.prefault = Prefault(self._paths(self.agreement))
         except BaseException:
             self.close()
             raise
@@ -85,8 +88,13 @@ class _Opened:
         return self._directory.is_current()
 
     def close(self) -> None:
+        if self.prefault is not None:
+            self.prefault.stop()
         self.shards.close()
         self._directory.close()
+
+    def _paths(self, agreed: Agreement) -> list[Path]:
+        return [self._directory.path / f"{index}.mdb" for index in range(agreed.shards)]
 
     def _agree(self, wanted: Agreement | None) -> Agreement:
         found = Agreement.parse(self._directory.read(_AGREEMENT))
@@ -149,9 +157,10 @@ class _Opened:
     def _open_shards(self, agreed: Agreement) -> None:
         opened: list[Shard] = []
         self.shards = Shards(opened)
-        for index in range(agreed.shards):
-            path = self._directory.path / f"{index}.mdb"
-            opened.append(Shard(path, capacity_nbytes=agreed.shard_nbytes, checked=self._checked))
+        opened.extend(
+            Shard(path, capacity_nbytes=agreed.shard_nbytes, checked=self._checked)
+            for path in self._paths(agreed)
+        )
 
 
 class Home:
