@@ -12,6 +12,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, NewType, cast
 
 from ems.common.exception import InvalidArgument, shown
+from ems.layout.slots import as_array
 
 PoolKey = NewType("PoolKey", str)
 """The pool's name of an entry: ASCII, shorter than 256 characters."""
@@ -53,8 +54,8 @@ def parse_hashes(hashes: Any) -> list[int | bytes | str]:
     Raises:
         InvalidArgument: it is no list, is empty, or holds something else; the index is named.
     """
-    if hasattr(hashes, "tolist"):
-        hashes = hashes.tolist()
+    if hasattr(hashes, "__array__"):
+        hashes = as_array("hashes", hashes).tolist()
     if not isinstance(hashes, Sequence) or isinstance(hashes, str | bytes | bytearray):
         raise InvalidArgument(f"hashes must be a list of ints, not {shown(hashes)}")
     if not hashes:

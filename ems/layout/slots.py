@@ -52,7 +52,7 @@ def parse_ints(name: str, values: Any, *, kinds: str = "iu") -> Ints:
             index is named.
     """
     if hasattr(values, "__array__") and not isinstance(values, np.ndarray):
-        values = _as_array(name, values)
+        values = as_array(name, values)
     if isinstance(values, np.ndarray):
         return _checked_array(name, values, kinds)
     if not isinstance(values, Sequence) or isinstance(values, str | bytes | bytearray):
@@ -66,7 +66,12 @@ def parse_ints(name: str, values: Any, *, kinds: str = "iu") -> Ints:
     return np.frombuffer(packed, np.int64)
 
 
-def _as_array(name: str, values: Any) -> Any:
+def as_array(name: str, values: Any) -> npt.NDArray[Any]:
+    """Return what numpy makes of an array-like.
+
+    Raises:
+        InvalidArgument: it lies on an NPU, which would have to be waited for.
+    """
     try:
         return np.asarray(values)
     except (TypeError, RuntimeError, ValueError) as error:
