@@ -29,6 +29,7 @@ def test_a_url_says_where_the_master_is_and_everything_else_has_a_default():
     assert (found.staging_nbytes, found.segment_nbytes) == (256 * MIB, 0)
     assert (found.host, found.protocol, found.device) == (None, "tcp", "")
     assert found.metrics_port is None
+    assert found.checksum
 
 
 def test_a_url_chooses_staging_segment_host_and_metrics():
@@ -55,6 +56,7 @@ def test_a_url_chooses_staging_segment_host_and_metrics():
         ("mooncake://a:1?metrics=", "metrics is ''"),
         ("mooncake://a:1?metrics=70000", "metrics is '70000'"),
         ("mooncake://a:1?metrics=-1", "metrics is '-1'"),
+        ("mooncake://a:1?checksum=yes", "checksum is 'yes'; it is on or off"),
         ("mooncake://a:1?protocol=udp", "protocol is udp; known are tcp, rdma, ascend"),
     ],
 )
@@ -96,12 +98,16 @@ def entry():
     memory = ctypes.create_string_buffer(object_nbytes(tokens=7, nbytes=100))
     address = ctypes.addressof(memory)
     ctypes.memmove(address + HEADER_NBYTES, content, 100)
-    seal(address, "name", tokens=7, nbytes=100)
+    seal(address, "name", tokens=7, nbytes=100, checksum=True)
     return memory
 
 
+def whole(entry):
+    return verified(ctypes.addressof(entry), "name", size=len(entry), checksum=True)
+
+
 def test_a_sealed_entry_is_verified_with_its_tokens_and_size(entry):
-    header = verified(ctypes.addressof(entry), "name", size=len(entry))
+    header = whole(entry)
     assert (header.tokens, header.nbytes) == (7, 100)
     assert header_at(ctypes.addressof(entry), "name") == header
 
@@ -110,14 +116,24 @@ def test_any_wrong_byte_of_an_entry_is_noticed(entry):
     for where in range(HEADER_NBYTES + 100):
         good = entry[where]
         entry[where] = bytes([good[0] ^ 0x10])
-        assert verified(ctypes.addressof(entry), "name", size=len(entry)) is None, where
+        assert whole(entry) is None, where
         entry[where] = good
 
 
 def test_an_entry_under_another_name_or_of_another_size_is_not_taken(entry):
     address = ctypes.addressof(entry)
-    assert verified(address, "other", size=len(entry)) is None
-    assert verified(address, "name", size=len(entry) - 1) is None
+    assert verified(address, "other", size=len(entry), checksum=True) is None
+    assert verified(address, "name", size=len(entry) - 1, checksum=True) is None
+
+
+def test_without_checksums_the_header_alone_is_verified(entry):
+    address = ctypes.addressof(entry)
+    entry[HEADER_NBYTES] = b"\xff"
+    assert verified(address, "name", size=len(entry), checksum=False).tokens == 7
+    seal(address, "name", tokens=7, nbytes=100, checksum=False)
+    assert whole(entry).has_checksum is False
+    entry[20] = b"\xff"
+    assert whole(entry) is None
 
 
 def test_equal_sizes_with_other_tokens_are_objects_of_different_sizes():

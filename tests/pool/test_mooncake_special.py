@@ -145,30 +145,45 @@ def test_a_fuller_version_of_another_process_is_seen_at_once(pool, other):
     assert load(pool, "a", tokens=9) == [bytes_of("a", 2000)]
 
 
-def test_readers_never_see_mixed_bytes_while_an_entry_is_replaced(pool, other):
-    """The version tells its bytes; a miss between two versions is all right."""
-    contents = [bytes([version]) * (1 << 20) for version in range(1, 40)]
+def replaced_while_read(writer, reader, *, versions=40):
+    """Replace an entry again and again; return the last version, which must be what is read.
+
+    The version tells its bytes; a miss between two versions is all right.
+    """
+    writer.clear()
+    contents = [bytes([version]) * (1 << 20) for version in range(1, versions)]
     ended = threading.Event()
     seen = []
 
     def read_on():
         while not ended.is_set():
-            [one] = acquire(other, "a", tokens=1)
+            [one] = acquire(reader, "a", tokens=1)
             if isinstance(one, Held):
                 seen.append((one.tokens, set(read(one))))
-                other.release([one])
+                reader.release([one])
 
-    reader = threading.Thread(target=read_on)
-    reader.start()
+    thread = threading.Thread(target=read_on)
+    thread.start()
     for version, content in enumerate(contents, start=1):
-        places = reserve(pool, "a", tokens=version, nbytes=len(content))
+        places = reserve(writer, "a", tokens=version, nbytes=len(content))
         write(places[0], content)
-        pool.commit(places)
+        writer.commit(places)
     ended.set()
-    reader.join(30)
+    thread.join(30)
     assert seen
     assert all(found == {version} for version, found in seen)
-    assert load(pool, "a", tokens=39) == [contents[-1]]
+    assert load(reader, "a", tokens=len(contents)) == [contents[-1]]
+    return len(contents)
+
+
+def test_readers_never_see_mixed_bytes_while_an_entry_is_replaced(pool, other):
+    replaced_while_read(pool, other)
+
+
+def test_without_checksums_a_reader_sees_no_mixed_bytes_either(trial, with_metrics):
+    with pool_of(trial, staging="8MiB", checksum="off") as unchecked:
+        versions = replaced_while_read(with_metrics, unchecked)
+        assert versions == replaced_while_read(unchecked, with_metrics)
 
 
 def test_lookups_keep_saves_out_no_longer_than_the_lease(pool):

@@ -4,6 +4,7 @@ import http.client
 import json
 import time
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from ems.common.exception import PoolUnavailable, RequestTimeout
@@ -15,11 +16,12 @@ _NAMES_PER_QUERY = 256
 
 
 class Admin:
-    """Asks the master's metrics port; each question is a connection of its own."""
+    """Asks the master's metrics port, over connections that are kept for further questions."""
 
     def __init__(self, host: str, port: int) -> None:
         self._host = host
         self._port = port
+        self._idle: list[http.client.HTTPConnection] = []
 
     def locate(self, names: Sequence[str], *, deadline: float | None) -> list[Located | None]:
         """Return where objects are; leases nothing."""
@@ -48,21 +50,45 @@ class Admin:
         seconds = _SECONDS if deadline is None else min(_SECONDS, deadline - time.monotonic())
         if seconds <= 0:
             raise RequestTimeout("the time-out passed before the master's metrics were asked")
-        connection = http.client.HTTPConnection(self._host, self._port, timeout=seconds)
+        try:
+            status, content = self._ask(path, seconds)
+        except (OSError, http.client.HTTPException) as error:
+            raise PoolUnavailable(f"{self._where} do not answer: {error}") from error
+        if status != http.HTTPStatus.OK:
+            raise PoolUnavailable(f"{self._where} answer {status} to {path[:80]}")
+        return content
+
+    @property
+    def _where(self) -> str:
+        return f"mooncake's metrics at {self._host}:{self._port}"
+
+    def _ask(self, path: str, seconds: float) -> tuple[int, str]:
+        while self._idle:
+            with suppress(IndexError, OSError, http.client.HTTPException):  # it may have closed
+                return self._ask_over(self._idle.pop(), path, seconds)
+        connection = http.client.HTTPConnection(self._host, self._port)
+        return self._ask_over(connection, path, seconds)
+
+    def _ask_over(
+        self, connection: http.client.HTTPConnection, path: str, seconds: float
+    ) -> tuple[int, str]:
+        connection.timeout = seconds
+        if connection.sock:
+            connection.sock.settimeout(seconds)
         try:
             connection.request("GET", path)
             response = connection.getresponse()
             content = response.read().decode()
-        except (OSError, http.client.HTTPException) as error:
-            raise PoolUnavailable(
-                f"mooncake's metrics at {self._host}:{self._port} do not answer: {error}"
-            ) from error
-        finally:
+        except BaseException:
             connection.close()
-        if response.status != http.HTTPStatus.OK:
-            where = f"mooncake's metrics at {self._host}:{self._port}"
-            raise PoolUnavailable(f"{where} answer {response.status} to {path[:80]}")
-        return content
+            raise
+        self._idle.append(connection)
+        return response.status, content
+
+    def close(self) -> None:
+        """Close the connections that are kept."""
+        while self._idle:
+            self._idle.pop().close()
 
 
 def _located(answer: Any) -> Located | None:

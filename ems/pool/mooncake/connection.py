@@ -130,6 +130,8 @@ class Connection:
                 self._changed.wait()
         if self._staging:
             self._staging.close()
+        if self.admin:
+            self.admin.close()
         if self._link:
             self._link.library.close()
             self._link.staging.give([self._link.own])
@@ -189,7 +191,7 @@ class Connection:
         return Link(
             library,
             self._staging,
-            Entries(library, self.admin, own, self.where),
+            Entries(library, self.admin, own, self.where, checksum=settings.checksum),
             Health(library, own + HEADERS_NBYTES, f"emshealth-{uuid4().hex}", self.where),
             own,
         )

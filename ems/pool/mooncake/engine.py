@@ -60,7 +60,7 @@ class MooncakePool(PoolEngine):
     def from_url(cls, url: PoolUrl, memory: HostMemory) -> "MooncakePool":
         """Return the pool of `mooncake://HOST:PORT`.
 
-        Options: staging=256MiB, segment=0, host=, protocol=tcp, device=, metrics=PORT.
+        Options: staging=256MiB, segment=0, host=, protocol=tcp, device=, metrics=PORT, checksum=on.
 
         Raises:
             InvalidArgument: the URL is wrong, or names a network that is not there.
@@ -90,7 +90,12 @@ class MooncakePool(PoolEngine):
         *,
         deadline: float | None,
     ) -> list[Place | Refused]:
-        infos = self.lookup(keys, deadline=deadline)
+        names = [_PREFIX + key for key in keys]
+        infos = self._connection.run(
+            lambda link: link.entries.info(names, deadline=deadline, clean=True),
+            doing="a look-up",
+            deadline=deadline,
+        )
         answers = [
             Refused.ALREADY_THERE if info and info.tokens >= many else Refused.NO_SPACE
             for info, many in zip(infos, tokens, strict=True)

@@ -4,7 +4,8 @@ Mooncake never replaces an object on put, and answers 0 all the same; nor does i
 earlier writer died half-way, until that writer's time is over. So what was put is looked for.
 
 A fuller version replaces a shorter one by removing it first. Whoever reads the old one at that
-moment may get bytes of both: the header's checksum tells, and they are read once more. A writer
+moment may get bytes of both: the checksum tells, or without one that the object has moved; it is
+read once more. A writer
 that dies in between leaves a miss. Two processes that store one key at the same moment, with
 different tokens but equal bytes, may leave the shorter one: a miss for who needs more, no more.
 """
@@ -70,7 +71,13 @@ class Entries:
     """The operations of one connection. All may block for as long as Mooncake does."""
 
     def __init__(
-        self, library: Library, admin: Admin | None, headers_address: int, where: str
+        self,
+        library: Library,
+        admin: Admin | None,
+        headers_address: int,
+        where: str,
+        *,
+        checksum: bool,
     ) -> None:
         self.damaged = 0
         """How many entries were not what their headers say, and have been removed."""
@@ -79,12 +86,15 @@ class Entries:
         self._headers_address = headers_address
         self._headers_lock = threading.Lock()
         self._where = where
+        self._checksum = checksum
         self._known: dict[str, tuple[Located, EntryInfo]] = {}
         self._dead: dict[str, float] = {}
 
-    def info(self, names: Sequence[str], *, deadline: float | None) -> list[EntryInfo | None]:
-        """Return what is stored; an object that is no entry is not."""
-        places = self._readable(names, deadline)
+    def info(
+        self, names: Sequence[str], *, deadline: float | None, clean: bool = False
+    ) -> list[EntryInfo | None]:
+        """Return what is stored; an object that is no entry is not, and goes where `clean`."""
+        places = self.places(names, deadline=deadline)
         infos: dict[str, EntryInfo] = {}
         unknown: list[str] = []
         for name, place in zip(names, places, strict=True):
@@ -103,6 +113,8 @@ class Entries:
                 if header and place and place.size == header.size:
                     infos[name] = EntryInfo(header.tokens, header.nbytes)
                     self._remember(name, place, infos[name])
+                elif clean:
+                    self.remove_damaged(name)
         return [infos.get(name) for name in names]
 
     def store(self, entries: Sequence[Putting], *, deadline: float | None) -> None:
@@ -112,9 +124,15 @@ class Entries:
             PoolUnavailable: the master does not answer; some may be stored.
         """
         for entry in (one.staged for one in entries):
-            seal(entry.start, entry.name, tokens=entry.tokens, nbytes=entry.nbytes)
+            seal(
+                entry.start,
+                entry.name,
+                tokens=entry.tokens,
+                nbytes=entry.nbytes,
+                checksum=self._checksum,
+            )
         pauses = iter(_PAUSES)
-        pending = self._unsettled(entries, deadline)
+        pending: Sequence[Putting] = entries
         while pending:
             staged = [one.staged for one in pending]
             answers = self._library.put(
@@ -128,32 +146,44 @@ class Entries:
             if pending:
                 time.sleep(next(pauses, _PAUSES[-1]))
 
-    def sizes(self, names: Sequence[str], *, deadline: float | None) -> list[int | None]:
-        """Return how large objects are that can be read now."""
-        places = self._readable(names, deadline)
-        return [place.size if place else None for place in places]
+    def places(self, names: Sequence[str], *, deadline: float | None) -> list[Located | None]:
+        """Return where objects are that can be read now."""
+        places = self._locate(names, deadline)
+        return [None if place and self._is_dead(place) else place for place in places]
 
     def fetch(
-        self, names: Sequence[str], starts: Sequence[int], sizes: Sequence[int]
+        self, names: Sequence[str], starts: Sequence[int], places: Sequence[Located]
     ) -> list[Header | Miss | int]:
         """Read entries into staging memory; return their headers, misses, or codes to retry.
 
         Memory that a failed transfer may still write into has code TRANSFER_FAILED.
         """
-        answers = self._library.get(names, starts, sizes)
-        found: list[Header | Miss | int] = []
-        for name, start, size, answer in zip(names, starts, sizes, answers, strict=True):
-            if answer == size:
-                found.append(verified(start, name, size=size) or Miss.DAMAGED)
-            elif answer in (codes.NOT_FOUND, codes.NOT_READY):
-                found.append(Miss.ABSENT)
-            elif answer in (codes.LEASE_EXPIRED, codes.BAD_ARGUMENT) or answer >= 0:
-                found.append(codes.LEASE_EXPIRED)
-            elif answer == codes.TRANSFER_FAILED:
-                found.append(answer)
-            else:
-                raise codes.failure("reading", answer, self._where)
+        answers = self._library.get(names, starts, [place.size for place in places])
+        found = [
+            self._judge(name, start, place.size, answer)
+            for name, start, place, answer in zip(names, starts, places, answers, strict=True)
+        ]
+        unsure = [at for at, one in enumerate(found) if self._is_unsure(one)]
+        still = self._locate([names[at] for at in unsure], None)
+        for at, place in zip(unsure, still, strict=True):
+            if place != places[at]:  # it was removed or replaced meanwhile
+                found[at] = codes.LEASE_EXPIRED
         return found
+
+    def _judge(self, name: str, start: int, size: int, answer: int) -> Header | Miss | int:
+        if answer == size:
+            return verified(start, name, size=size, checksum=self._checksum) or Miss.DAMAGED
+        if answer in (codes.NOT_FOUND, codes.NOT_READY):
+            return Miss.ABSENT
+        if answer in (codes.LEASE_EXPIRED, codes.BAD_ARGUMENT) or answer >= 0:
+            return codes.LEASE_EXPIRED
+        if answer == codes.TRANSFER_FAILED:
+            return answer
+        raise codes.failure("reading", answer, self._where)
+
+    def _is_unsure(self, one: Header | Miss | int) -> bool:
+        """Whether bytes were read that no checksum vouches for."""
+        return isinstance(one, Header) and not (self._checksum and one.has_checksum)
 
     def note_dead(self, names: Sequence[str]) -> None:
         """Ask the nodes that hold these objects no more for a while."""
@@ -227,11 +257,6 @@ class Entries:
         if one.why is None and one.code is not None and deadline is not None and now >= deadline:
             one.why = f"the time-out passed: {codes.meaning(one.code)}"
         return one.why is None
-
-    def _readable(self, names: Sequence[str], deadline: float | None) -> list[Located | None]:
-        """Return where objects are, but for those on nodes that do not answer."""
-        places = self._locate(names, deadline)
-        return [None if place and self._is_dead(place) else place for place in places]
 
     def _locate(self, names: Sequence[str], deadline: float | None) -> list[Located | None]:
         if not names:

@@ -14,6 +14,9 @@ from ems.pool.mooncake.header import HEADER_NBYTES, Header
 from ems.pool.staging import Staging
 
 _ATTEMPTS = 3
+"""An entry that was just being replaced is whole at the next attempt, a damaged one never."""
+_CHANGES = 20
+"""How often an entry may be replaced or lose its lease while it is read."""
 _SUSPECT_SECONDS = 15.0
 
 
@@ -64,21 +67,22 @@ class Fetching:
 
     def _try(self, names: Sequence[str]) -> list[str]:
         """Fetch entries and return those that are to be tried again."""
-        found = dict(zip(names, self._entries.sizes(names, deadline=self._deadline), strict=True))
-        sizes = {name: size for name, size in found.items() if size is not None}
-        self.missed.update((name, Miss.ABSENT) for name in names if name not in sizes)
-        for name in [name for name, size in sizes.items() if size < HEADER_NBYTES]:
-            del sizes[name]
+        found = zip(names, self._entries.places(names, deadline=self._deadline), strict=True)
+        places = {name: place for name, place in found if place is not None}
+        self.missed.update((name, Miss.ABSENT) for name in names if name not in places)
+        for name in [name for name, place in places.items() if place.size < HEADER_NBYTES]:
+            del places[name]
             self._damaged(name)
-        if not sizes:
+        if not places:
             return []
-        self._refuse_too_much(sizes.values())
-        starts = self._staging.take(list(sizes.values()), deadline=self._deadline)
+        sizes = [place.size for place in places.values()]
+        self._refuse_too_much(sizes)
+        starts = self._staging.take(sizes, deadline=self._deadline)
         self._taken.update(starts)
-        answers = self._entries.fetch(list(sizes), starts, list(sizes.values()))
+        answers = self._entries.fetch(list(places), starts, list(places.values()))
         again: list[str] = []
         dead: dict[str, int] = {}
-        for name, start, answer in zip(sizes, starts, answers, strict=True):
+        for name, start, answer in zip(places, starts, answers, strict=True):
             if isinstance(answer, Header):
                 self.found[name] = start, answer
             elif answer == codes.TRANSFER_FAILED:
@@ -109,14 +113,12 @@ class Fetching:
         if answer is Miss.ABSENT:
             self.missed[name] = answer
             return True
-        if self._attempt < _ATTEMPTS:
-            return False
-        if answer is Miss.DAMAGED:
+        if answer is Miss.DAMAGED and self._attempt >= _ATTEMPTS:
             self._damaged(name)
             return True
-        raise PoolUnavailable(
-            f"reading an entry failed {_ATTEMPTS} times: {codes.meaning(codes.LEASE_EXPIRED)}"
-        )
+        if self._attempt >= _CHANGES:
+            raise PoolUnavailable(f"an entry changed {_CHANGES} times while it was read")
+        return False
 
     def _damaged(self, name: str) -> None:
         self._entries.remove_damaged(name)

@@ -13,7 +13,7 @@ _MAGIC = b"EMSENTRY"
 _VERSION = 1
 _TELL_TALE = 61
 """Less than 64: entries of one layout differ by multiples of that where their sizes differ."""
-_FIELDS = struct.Struct("<8sQQQQQ8x")
+_FIELDS = struct.Struct("<8sQQQQ?7xQ")
 _CHECK = struct.Struct("<Q")
 
 
@@ -23,8 +23,9 @@ class Header:
 
     tokens: int
     nbytes: int
+    has_checksum: bool
     checksum: int
-    """xxh3_64 of the entry's bytes."""
+    """xxh3_64 of the entry's bytes, or 0."""
 
     @property
     def size(self) -> int:
@@ -40,10 +41,11 @@ def object_nbytes(*, tokens: int, nbytes: int) -> int:
     return HEADER_NBYTES + nbytes + tokens % _TELL_TALE
 
 
-def seal(address: int, name: str, *, tokens: int, nbytes: int) -> None:
+def seal(address: int, name: str, *, tokens: int, nbytes: int, checksum: bool) -> None:
     """Write the header at `address` for the bytes that follow it."""
-    checksum = xxh3_64_intdigest(_bytes_at(address + HEADER_NBYTES, nbytes))
-    fields = _FIELDS.pack(_MAGIC, _VERSION, tokens, nbytes, _digest(name), checksum)
+    content = _bytes_at(address + HEADER_NBYTES, nbytes)
+    sum_ = xxh3_64_intdigest(content) if checksum else 0
+    fields = _FIELDS.pack(_MAGIC, _VERSION, tokens, nbytes, _digest(name), checksum, sum_)
     header = fields + _CHECK.pack(xxh3_64_intdigest(fields))
     ctypes.memmove(address, header, HEADER_NBYTES)
 
@@ -54,17 +56,22 @@ def header_at(address: int, name: str) -> Header | None:
     fields = content[: _FIELDS.size]
     if _CHECK.unpack_from(content, _FIELDS.size)[0] != xxh3_64_intdigest(fields):
         return None
-    magic, version, tokens, nbytes, digest, checksum = _FIELDS.unpack(fields)
+    magic, version, tokens, nbytes, digest, *checksum = _FIELDS.unpack(fields)
     if (magic, version, digest) != (_MAGIC, _VERSION, _digest(name)):
         return None
-    return Header(tokens, nbytes, checksum)
+    return Header(tokens, nbytes, *checksum)
 
 
-def verified(address: int, name: str, *, size: int) -> Header | None:
-    """Return the header of an object of `size` bytes if every byte of it is as it was sealed."""
+def verified(address: int, name: str, *, size: int, checksum: bool) -> Header | None:
+    """Return the header of an object of `size` bytes if that is what was sealed.
+
+    Every byte is looked at where it has a checksum and `checksum` is True.
+    """
     header = header_at(address, name)
     if header is None or header.size != size:
         return None
+    if not (checksum and header.has_checksum):
+        return header
     content = _bytes_at(address + HEADER_NBYTES, header.nbytes)
     return header if xxh3_64_intdigest(content) == header.checksum else None
 

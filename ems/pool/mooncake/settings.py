@@ -31,6 +31,8 @@ class MooncakeSettings:
     protocol: str
     device: str
     """Network devices, comma-separated; "" leaves the choice to Mooncake."""
+    checksum: bool
+    """Whether entries get checksums, and those that have one are verified."""
     metrics_port: int | None
     """The master's HTTP port: look-ups that lease nothing, listings and figures."""
 
@@ -51,7 +53,7 @@ class MooncakeSettings:
             raise url.refusal("the master's host and port are needed: mooncake://HOST:PORT")
         if url.path not in ("", "/"):
             raise url.refusal(f"the path {url.path} has no meaning")
-        known = ("staging", "segment", "host", "protocol", "device", "metrics")
+        known = ("checksum", "device", "host", "metrics", "protocol", "segment", "staging")
         options = url.options(known)
         protocol = options.get("protocol", "tcp")
         if protocol not in _PROTOCOLS:
@@ -65,6 +67,7 @@ class MooncakeSettings:
             host=options.get("host") or None,
             protocol=protocol,
             device=options.get("device", ""),
+            checksum=_switch(url, "checksum", options.get("checksum", "on")),
             metrics_port=_port(url, options.get("metrics")),
         )
         if protocol == "rdma":
@@ -79,6 +82,12 @@ def _nbytes(url: PoolUrl, options: dict[str, str], name: str, default: int, leas
     if nbytes < least and not (nbytes == 0 and default == 0):
         raise url.refusal(f"{name} is {nbytes} bytes; at least {least} are needed")
     return nbytes
+
+
+def _switch(url: PoolUrl, name: str, value: str) -> bool:
+    if value not in ("on", "off"):
+        raise url.refusal(f"{name} is {value!r}; it is on or off")
+    return value == "on"
 
 
 def _port(url: PoolUrl, value: str | None) -> int | None:
