@@ -61,7 +61,12 @@ class FaultyPool(PoolWrapper):
         return self.inner.reserve(keys, tokens, nbytes, deadline=deadline)
 
     def commit(self, places: Sequence[Place]) -> None:
-        for fault in self._before("commit"):
+        try:
+            faults = self._before("commit")
+        except Exception:
+            self.inner.abort(places)  # a commit that fails gives its places up
+            raise
+        for fault in faults:
             if fault.short_fraction is not None:
                 _cut(places, fault.short_fraction)
         self.inner.commit(places)

@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 from bounded import PATIENCE, within
+from faulty_boot import boot_faulty
 from preamble import BS, OPT, POOL, boot, cache, sl
 from scripts import REGISTERED, run_script
 
-import ems.client
 from ems import CcConfig_v1, CcKvOption, CcResult, Ems, EmsConfig, EmsErrorCode, EmsException
 from ems.common.exception import PoolUnavailable, RequestTimeout
 from ems.config import read_settings
-from ems.pool.faulty import Fault, FaultyPool
-from ems.pool.registry import open_pool
+from ems.pool.faulty import Fault
 from ems.simulator.control import knobs
 from ems.telemetry.prometheus import prometheus_text
 from ems.telemetry.run_dir import descriptions
@@ -40,18 +39,11 @@ def fates(cc, operation):
 
 @pytest.fixture
 def pool(monkeypatch):
-    """The pool of the next `boot`, with faults that a test may plant."""
-    made = []
-
-    def open_faulty(url, memory):
-        made.append(FaultyPool(open_pool(url, memory)))
-        return made[-1]
-
-    monkeypatch.setattr(ems.client, "open_pool", open_faulty)
-    cc = boot()
+    """The pool behind a cache with two blocks saved, for faults to be planted in."""
+    cc, pool = boot_faulty(monkeypatch)
     cc.register_kvcache(cache())
     cc.save(sl(0, 1), [1, 2], [BS] * 2, OPT)
-    return made[-1]
+    return pool
 
 
 def test_what_is_saved_is_done_or_already_there(cc):
