@@ -154,13 +154,16 @@ def whole_blocks(slots: Ints, tokens: Ints, block_size: int) -> Ints | None:
 
 
 def runs_of(slots: Ints, tokens: Ints, block_size: int) -> Runs:
-    """Return the maximal runs of `slots`, in order. `tokens` are those of each chunk, all > 0."""
+    """Return the maximal runs of `slots`, in order.
+
+    `tokens` are those of each chunk; a chunk of none has no runs.
+    """
     ends = np.cumsum(tokens)
     starts = ends - tokens
     cut = np.empty(slots.size, np.bool_)
     np.not_equal(slots[1:], slots[:-1] + 1, out=cut[1:])
     cut[1:] |= slots[1:] % block_size == 0
-    cut[starts] = True
+    cut[starts[tokens > 0]] = True
     at = np.flatnonzero(cut)
     length = np.diff(at, append=slots.size)
     chunk = np.searchsorted(ends, at, side="right")

@@ -6,7 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 import pytest
-from layout_examples import layers
+from hypothesis import given
+from hypothesis import strategies as st
+from layout_examples import layers, untimed
 
 from ems.common.addressing import ChunkDesc
 from ems.common.exception import InvalidArgument
@@ -144,6 +146,21 @@ def test_in_a_group_with_a_window_a_hash_may_keep_nothing():
     assert full.tokens.tolist() == [4, 4, 4]
     assert window.tokens.tolist() == [0, 0, 4]
     assert window.slots.tolist() == [6, 7, 8, 9]
+
+
+@untimed
+@given(st.lists(st.none() | st.integers(1, 4), min_size=1, max_size=6))
+def test_hashes_that_keep_nothing_have_no_runs_wherever_they_stand(lengths):
+    descs = [length and (2 * at, min(length, 2)) for at, length in enumerate(lengths)]
+    full = [(4 * at, 4) for at in range(len(lengths))]
+    _, window = request(list(range(len(lengths))), [full, descs]).chunks
+    runs = window.runs
+    assert [
+        (int(chunk), int(slot), int(length))
+        for chunk, slot, length in zip(runs.chunk, runs.slot, runs.length, strict=True)
+    ] == [(at, *desc) for at, desc in enumerate(descs) if desc]
+    assert (runs.position == 0).all()
+    assert window.touched_blocks.tolist() == [at for at, desc in enumerate(descs) if desc]
 
 
 def test_in_a_group_without_a_window_each_hash_needs_a_chunk():

@@ -267,6 +267,27 @@ def test_a_prefix_counts_as_far_as_every_group_can_serve_it(cc):
     assert cc.exists(hashes, OPT) == CcResult(0, 4)
 
 
+@pytest.mark.parametrize("kept", [[], [0], [3], [0, 3], [1, 2], [0, 1, 2, 3]], ids=str)
+def test_a_window_may_keep_any_of_the_hashes_also_none(cc, kept):
+    # case 29
+    kv = cache()
+    cc.register_kvcache(kv, WINDOWED)
+    hashes = [10, 11, 12, 13]
+    served = max(kept, default=-1) + 1
+    window = [FULL[at] if at in kept else None for at in range(4)]
+    want = [block(kv, at) for at in range(4)]
+    assert cc.save(hashes=hashes, chunk_descs=[FULL, window], option=OPT) == CcResult(served, 4)
+    assert cc.exists(hashes, OPT) == CcResult(served, 4)
+    to = [(BS * at, BS) for at in range(4, 8)]
+    to_window = [to[at] if at in kept else None for at in range(4)]
+    poison(kv, *range(4, 8))
+    assert cc.load(hashes=hashes, chunk_descs=[to, to_window], option=OPT) == CcResult(served, 4)
+    for at in range(4):
+        full, windowed = block(kv, 4 + at)[:2], block(kv, 4 + at)[2:]
+        assert same(full, want[at][:2]) == (at < served)
+        assert same(windowed, want[at][2:]) == (at in kept)
+
+
 def test_a_load_stops_where_a_group_has_nothing_and_leaves_the_rest_alone(cc):
     # case 29
     kv = cache()
