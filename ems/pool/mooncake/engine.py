@@ -130,8 +130,13 @@ class MooncakePool(PoolEngine):
             deadline = time.monotonic() + _COMMIT_SECONDS
         self._note([one.key for one in places], Miss.SAVE_FAILED)
         end = deadline - _REPORT_SECONDS
+
+        def store(link: Link) -> None:
+            for batch in _unique(puttings):
+                link.entries.store(batch, deadline=end)
+
         self._connection.run(
-            lambda link: link.entries.store(puttings, deadline=end),
+            store,
             doing="storing",
             deadline=deadline,
             undo=lambda: self._give(places),
@@ -278,6 +283,15 @@ class MooncakePool(PoolEngine):
         if header.tokens < tokens:
             return Miss.TOO_SHORT
         return Held(key, start + HEADER_NBYTES, header.tokens, header.nbytes)
+
+
+def _unique(puttings: Sequence[Putting]) -> Iterator[list[Putting]]:
+    """Yield them in turns in which no name occurs twice; Mooncake takes names for unique."""
+    left = puttings
+    while left:
+        batch = {one.staged.name: one for one in reversed(left)}
+        yield list(batch.values())
+        left = [one for one in left if batch[one.staged.name] is not one]
 
 
 def _start(one: Place | Held) -> int:
