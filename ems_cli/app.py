@@ -13,6 +13,7 @@ from typer.core import TyperGroup
 
 from ems.common.exception import EmsException
 from ems_cli.commands.bench import bench
+from ems_cli.commands.doctor import doctor
 from ems_cli.commands.inspect import inspect
 from ems_cli.commands.options import EXIT_CODES, OutputOptions, sink_for, with_groups
 from ems_cli.commands.plan import plan
@@ -24,6 +25,7 @@ COMMANDS: Final[tuple[Callable[..., None] | typer.Typer, ...]] = (
     register,
     bench,
     inspect,
+    doctor,
     plan,
     replay,
 )
