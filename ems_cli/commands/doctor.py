@@ -8,16 +8,19 @@ import typer
 
 from ems_cli.commands.options import OutputOptions, sink_for
 
+_EXIT_INTERRUPTED = 130
+
 
 @dataclass(frozen=True, slots=True)
 class ExamineOptions:
     """Which checks are made, and what becomes of them."""
 
     only: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Make this check alone; repeatable.")
+        list[str] | None,
+        typer.Option(metavar="LIST", help="Make these checks alone: cann,devices."),
     ] = None
     skip: Annotated[
-        list[str] | None, typer.Option(metavar="NAME", help="Leave this check out; repeatable.")
+        list[str] | None, typer.Option(metavar="LIST", help="Leave these checks out.")
     ] = None
     strict: Annotated[bool, typer.Option("--strict", help="Take a warning for a failure.")] = False
     seconds: Annotated[
@@ -58,6 +61,8 @@ def doctor(context: typer.Context, how: ExamineOptions, output: OutputOptions) -
     from ems_cli.render.doctor import doctor_text  # noqa: PLC0415 - rich
 
     sink.emit(report, doctor_text)
+    if report.ended == "interrupted":
+        raise typer.Exit(_EXIT_INTERRUPTED)
     if not report.healthy:
         raise typer.Exit(1)
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from ems.telemetry.run_dir import default_run_dir
 from ems_cli.commands.model_options import ModelOptions, rate_of
 from ems_cli.commands.options import EXIT_CODES, OutputOptions, sink_for, with_groups
 from ems_cli.diagnostics.bad_input import BadInput
@@ -96,7 +95,7 @@ def _live(context: typer.Context, how: LiveOptions, output: OutputOptions) -> No
     sink = sink_for(context, output)
     if context.invoked_subcommand is not None:
         return
-    run_dir = default_run_dir()
+    run_dir = _run_dir()
     if how.prometheus:
         _prometheus(sink, run_dir, how)
     elif how.save is not None:
@@ -110,6 +109,12 @@ def _live(context: typer.Context, how: LiveOptions, output: OutputOptions) -> No
         report = live_report(run_dir, pid=how.pid, prune=how.prune)
         _refuse_unknown_pid(report, how)
         sink.emit(report, lambda seen: live_text(seen, details=how.details or how.pid is not None))
+
+
+def _run_dir() -> Path:
+    from ems.telemetry.run_dir import default_run_dir  # noqa: PLC0415 - --help needs none of it
+
+    return default_run_dir()
 
 
 def _refuse_unknown_pid(report: "LiveReport", how: LiveOptions) -> None:
@@ -189,7 +194,7 @@ def _file(
     if not Path(name).exists() and not name.isdigit():
         names = ", ".join(one.name or "" for one in inspect.registered_commands if not one.hidden)
         raise BadInput(f"no file {name!r}, and no command of that name: {names}", option="FILE")
-    report = saved_report(read_document(name, default_run_dir()), time.time())
+    report = saved_report(read_document(name, _run_dir()), time.time())
     sink.emit(report, saved_text)
 
 
@@ -217,7 +222,7 @@ def _compare(
     from ems_cli.diagnostics.saved import read_document  # noqa: PLC0415
     from ems_cli.render.inspect import compare_text  # noqa: PLC0415 - rich
 
-    first, second = (read_document(name, default_run_dir()) for name in names)
+    first, second = (read_document(name, _run_dir()) for name in names)
     report = compare(what, first, second)
     sink.emit(report, compare_text)
     if report.same is False:

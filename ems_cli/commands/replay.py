@@ -10,13 +10,13 @@ import typer
 from ems_cli.commands.options import OutputOptions, nbytes_of, sink_for
 from ems_cli.diagnostics.bad_input import BadInput
 from ems_cli.diagnostics.shape_request import ShapeRequest
-from ems_cli.diagnostics.trace_file import read_trace
 
 if TYPE_CHECKING:  # numpy comes with it
     from ems_cli.diagnostics.replay import Entry
 
 _BLOCKS: Final = re.compile(r"(\d{1,12})\s*blocks?")
 _SWEPT: Final = 7
+_EXIT_INTERRUPTED: Final = 130
 _MAX_NBYTES: Final = 8 << 30
 """Memory that the pool of a replay may take from this host."""
 
@@ -77,6 +77,8 @@ def replay(
     sink = sink_for(context, output)
     if entries.model is not None and entries.entry_bytes is not None:
         raise BadInput("give it or --model, not both", option="--entry-bytes")
+    from ems_cli.diagnostics.trace_file import read_trace  # noqa: PLC0415 - --help needs it not
+
     trace = read_trace(file, how.block_tokens)
     # numpy comes with these
     from ems_cli.diagnostics.replay import STAND_IN_NBYTES, replay_trace  # noqa: PLC0415
@@ -92,6 +94,8 @@ def replay(
     with sink.progress("replaying", total=len(capacities) or _SWEPT) as advance:
         report = replay_trace(trace, str(file), entry, capacities=capacities, advance=advance)
     sink.emit(report, replay_text)
+    if report.ended == "interrupted":
+        raise typer.Exit(_EXIT_INTERRUPTED)
     if report.problem_count:
         raise typer.Exit(1)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from importlib import metadata
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 from ems.telemetry.run_dir import default_run_dir
 from ems_cli.diagnostics import doctor_ems, doctor_host, doctor_npu, doctor_software
@@ -26,6 +26,7 @@ class DoctorReport:
     outcome: Outcome
     simulated: bool
     strict: bool
+    ended: Literal["complete", "interrupted"]
     counts: Mapping[str, int]
     versions: Mapping[str, str | None]
     findings: tuple[Finding, ...]
@@ -171,9 +172,13 @@ def examine(
     """Return what the checks `names` find on `machine`; with `strict` a warning is a failure."""
     examination = Examination(machine)
     findings = []
-    for name in names:
-        findings.append(CHECKS[name](examination))
-        advance(1)
+    ended: Literal["complete", "interrupted"] = "complete"
+    try:
+        for name in names:
+            findings.append(CHECKS[name](examination))
+            advance(1)
+    except KeyboardInterrupt:
+        ended = "interrupted"
     found = {finding.outcome for finding in findings}
     outcome = Outcome.PASS
     if Outcome.FAIL in found or (strict and Outcome.WARN in found):
@@ -182,5 +187,5 @@ def examine(
         outcome = Outcome.WARN
     simulated = "runtime" in vars(examination) and examination.cann in ("absent", "simulated")
     return DoctorReport(
-        outcome, simulated, strict, counts(findings), package_versions(), tuple(findings)
+        outcome, simulated, strict, ended, counts(findings), package_versions(), tuple(findings)
     )

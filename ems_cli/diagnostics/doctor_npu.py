@@ -82,7 +82,9 @@ def check_devices(steps: Steps) -> Finding:
         return failed("devices", "0 NPUs", wanted, f"look at {_VISIBLE} and at `npu-smi info`")
     names = sorted({memory["name"] for memory in steps.all("memory")})
     simulated = "SIMULATED " if facts["simulated"] else ""
-    return passed("devices", f"{facts['count']} {simulated}NPUs {', '.join(names)}".strip(), wanted)
+    npus = "NPU" if facts["count"] == 1 else "NPUs"
+    found = f"{facts['count']} {simulated}{npus} {', '.join(names)}"
+    return passed("devices", found.strip(), wanted)
 
 
 def check_device_memory(steps: Steps) -> Finding:

@@ -5,7 +5,7 @@ import itertools
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass, replace
-from typing import Final
+from typing import Final, Literal
 
 from ems.layout.key import Namespace, PoolKey, digest, key_prefix, make_keys
 from ems.pool.base import Held, Miss, Place, PoolEngine, Refused
@@ -19,6 +19,7 @@ STAND_IN_NBYTES: Final = 64
 _SWEEP: Final = (64, 32, 16, 8, 4, 2, 1)
 
 Advance = Callable[[int], None]
+Ended = Literal["complete", "interrupted"]
 
 
 class Ceiling(enum.Enum):
@@ -82,6 +83,7 @@ class ReplayReport:
     ceiling_hit_tokens: int
     ceiling_hit_share: float
     runs: tuple[CapacityRun, ...]
+    ended: Ended
     problem_count: int
     problems: tuple[Problem, ...]
     notes: tuple[str, ...]
@@ -106,12 +108,16 @@ def replay_trace(
     if trace.problem_count:
         return report
     sizes = list(capacities) or sweep(report.distinct_blocks)
-    runs = []
-    for capacity in sizes:
-        run = _run(trace, capacity, entry, report)
-        runs.append(_with_policies(run, trace.requests, report.blocks))
-        advance(1)
-    return replace(report, runs=tuple(runs))
+    runs: list[CapacityRun] = []
+    ended: Ended = "complete"
+    try:
+        for capacity in sizes:
+            run = _run(trace, capacity, entry, report)
+            runs.append(_with_policies(run, trace.requests, report.blocks))
+            advance(1)
+    except KeyboardInterrupt:
+        ended = "interrupted"
+    return replace(report, runs=tuple(runs), ended=ended)
 
 
 def sweep(distinct: int) -> list[int]:
@@ -139,6 +145,7 @@ def _facts(trace: Trace, file: str, entry: Entry) -> ReplayReport:
         ceiling_hit_tokens=ceiling.tokens,
         ceiling_hit_share=ceiling.blocks / blocks if blocks else 0.0,
         runs=(),
+        ended="complete",
         problem_count=trace.problem_count,
         problems=trace.problems,
         notes=trace.notes,

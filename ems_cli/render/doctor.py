@@ -45,6 +45,8 @@ def _table(findings: tuple[Finding, ...]) -> Table:
 
 def _end(report: DoctorReport) -> Text:
     parts = ", ".join(f"{count} {name}" for name, count in report.counts.items() if count)
+    if report.ended == "interrupted":
+        return Text(f"Interrupted after {parts}", style="bold yellow")
     if report.outcome is Outcome.PASS:
         return Text(f"Ready: {parts}", style="green")
     if report.outcome is Outcome.WARN:

@@ -34,6 +34,8 @@ def _parts(report: ReplayReport) -> Iterator[RenderableType]:
         yield Text()
         yield from _problems(report)
         return
+    if report.ended == "interrupted":
+        yield Text("Interrupted: these are the capacities until then", style="bold yellow")
     yield Text()
     yield heading("Hit rate by capacity: leading blocks found, of all")
     yield _rates(report)

@@ -1,5 +1,6 @@
 """A report that is drawn again and again in place."""
 
+import signal
 import sys
 import time
 from collections.abc import Callable
@@ -36,6 +37,8 @@ def watch(
             console.print(as_text(report))
             sys.stdout.flush()
             sleep(seconds)
+    # a watch that is ended by `kill` must leave its screen, too
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     with Live(console=console, screen=True, auto_refresh=False) as live:
         while True:
             report = look()

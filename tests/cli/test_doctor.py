@@ -15,7 +15,14 @@ from ems import simulator
 from ems.common.exception import EmsException
 from ems.simulator import control
 from ems_cli.app import app
-from ems_cli.diagnostics import doctor_ems, doctor_host, doctor_npu, doctor_software, pool_trial
+from ems_cli.diagnostics import (
+    doctor,
+    doctor_ems,
+    doctor_host,
+    doctor_npu,
+    doctor_software,
+    pool_trial,
+)
 from ems_cli.diagnostics.doctor import CHECKS, DoctorReport, chosen_checks, examine
 from ems_cli.diagnostics.finding import Outcome, counts, failed, passed, skipped, warned
 from ems_cli.diagnostics.host_pages import HostPages
@@ -449,6 +456,20 @@ def test_only_what_is_chosen_is_examined():
     assert (calls, report.simulated) == ([], False)
 
 
+def test_an_interrupt_keeps_what_was_found_so_far(monkeypatch):
+    def interrupt(_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setitem(doctor.CHECKS, "packages", interrupt)
+    report = examine(machine_with()[0], ["python", "packages", "hash-seed"])
+    assert ([finding.name for finding in report.findings], report.ended) == (
+        ["python"],
+        "interrupted",
+    )
+    result = run("--only", "python,packages")
+    assert (result.exit_code, "Interrupted after 1 PASS" in result.stdout) == (130, True)
+
+
 def test_a_warning_fails_only_where_it_is_to_be_strict():
     machine, _ = machine_with()
     assert examine(machine, ["hash-seed"]).outcome is WARN
@@ -515,7 +536,9 @@ def test_the_report_looks_like_this_at_80_columns():
         ),
         skipped("driver", "no /dev/davinci*: no NPU here \x1b[31m"),
     )
-    report = DoctorReport(FAIL, True, False, counts(findings), {"ems": "0.1.0"}, findings)
+    report = DoctorReport(
+        FAIL, True, False, "complete", counts(findings), {"ems": "0.1.0"}, findings
+    )
     assert printed(doctor_text(report)) == golden("doctor.txt")
 
 

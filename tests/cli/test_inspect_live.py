@@ -300,9 +300,9 @@ class Terminal:
                 assert wanted is None, self.text
                 return
 
-    def interrupt(self):
-        """Interrupt as Ctrl-C does, and return the exit code."""
-        self._process.send_signal(signal.SIGINT)
+    def interrupt(self, number=signal.SIGINT):
+        """Interrupt, as Ctrl-C does if nothing else is said, and return the exit code."""
+        self._process.send_signal(number)
         self.read_until(None)
         os.close(self._ours)
         return self._process.wait(PATIENCE)
@@ -326,6 +326,13 @@ def test_a_process_at_work_is_watched_killed_shown_dead_and_pruned(tmp_path):
     assert "Processes: 0 alive" in after
     assert f"pid {worker.pid}" in said(run(tmp_path, "--prune"))
     assert not list(tmp_path.glob("*.json"))
+
+
+def test_a_watch_that_is_ended_by_kill_leaves_its_screen(tmp_path):
+    terminal = Terminal("inspect", "--watch", EMS_RUN_DIR=str(tmp_path))
+    terminal.read_until("0 alive")
+    assert terminal.interrupt(signal.SIGTERM) == 130
+    assert terminal.text.count("\x1b[?1049h") == terminal.text.count("\x1b[?1049l") == 1
 
 
 def test_a_saved_description_shows_what_the_process_did(tmp_path):

@@ -5,6 +5,7 @@ from cli_text import golden, printed
 from typer.testing import CliRunner
 
 from ems_cli.app import app
+from ems_cli.diagnostics import replay
 from ems_cli.diagnostics.eviction import endless_hits, fifo_hits, foresight_hits
 from ems_cli.diagnostics.replay import Entry, replay_trace, sweep
 from ems_cli.diagnostics.trace_file import Kind, Request, read_trace
@@ -222,6 +223,20 @@ def test_the_wrong_block_size_is_found_out(file):
     result = run(file, "--block-tokens", "16")
     assert result.exit_code == 1
     assert "line 1: input_length 1500 is 94 blocks of 16 tokens, but hash_ids has 3" in said(result)
+
+
+def test_an_interrupt_keeps_the_capacities_until_then(file, monkeypatch):
+    usual = replay._run
+
+    def interrupt(trace, capacity, entry, report):
+        if capacity > 1:
+            raise KeyboardInterrupt
+        return usual(trace, capacity, entry, report)
+
+    monkeypatch.setattr(replay, "_run", interrupt)
+    result = run(file, "--capacity", "1blocks,2blocks", "--json")
+    report = json.loads(result.stdout)
+    assert (result.exit_code, report["ended"], len(report["runs"])) == (130, "interrupted", 1)
 
 
 def test_time_that_goes_back_is_noted(tmp_path):
