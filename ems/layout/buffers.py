@@ -167,16 +167,16 @@ def _columns(
     values: Sequence[Sequence[KvBufferWrapper]], buffers: Sequence[KvBufferWrapper]
 ) -> tuple[Ints, Ints]:
     """Return the addresses and the lengths of all buffers, each a positive int."""
-    numbers = list(chain.from_iterable(buffers))
     try:
-        table = np.frombuffer(struct.pack(f"{len(numbers)}q", *numbers), np.int64)
+        packed = struct.pack(f"{2 * len(buffers)}q", *chain.from_iterable(buffers))
     except (struct.error, TypeError):  # TypeError is from an `__index__` that refuses
         raise _first_bad(values) from None
+    table = np.frombuffer(packed, np.int64)
     addresses, lengths = table.reshape(-1, 2).T.copy()
     if (
         table.min() < 1
         or (lengths > _LIMIT - 1 - addresses).any()
-        or any(isinstance(numbers[at], bool) for at in np.flatnonzero(table == 1))
+        or any(isinstance(buffers[at // 2][at % 2], bool) for at in np.flatnonzero(table == 1))
     ):
         raise _first_bad(values)
     return addresses, lengths
