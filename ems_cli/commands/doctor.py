@@ -44,7 +44,7 @@ def doctor(context: typer.Context, how: ExamineOptions, output: OutputOptions) -
         write_bundle,
     )
     from ems_cli.diagnostics.doctor import Examination, chosen_checks, examine  # noqa: PLC0415
-    from ems_cli.diagnostics.machine import Machine  # noqa: PLC0415
+    from ems_cli.diagnostics.surroundings import Machine  # noqa: PLC0415
 
     names = chosen_checks(_names(how.only), _names(how.skip))
     if how.bundle is not None:

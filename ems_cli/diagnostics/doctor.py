@@ -12,8 +12,8 @@ from ems.telemetry.run_dir import default_run_dir
 from ems_cli.diagnostics import doctor_ems, doctor_host, doctor_npu, doctor_software
 from ems_cli.diagnostics.bad_input import BadInput
 from ems_cli.diagnostics.finding import Finding, Outcome, counts
-from ems_cli.diagnostics.machine import Machine, locked_memory_limit
 from ems_cli.diagnostics.steps import Steps
+from ems_cli.diagnostics.surroundings import Machine, locked_memory_limit
 
 _PACKAGES: Final = ("ems", "torch", "torch_npu", "numpy", "typer", "rich")
 _SIMULATED_NPUS: Final = 8

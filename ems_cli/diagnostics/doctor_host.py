@@ -8,7 +8,7 @@ from typing import Final
 
 from ems.common.units import format_nbytes
 from ems_cli.diagnostics.finding import Finding, failed, passed, skipped, warned
-from ems_cli.diagnostics.machine import Machine
+from ems_cli.diagnostics.surroundings import Machine
 
 _SHM_NBYTES: Final = 256 << 20
 _SHM_FREE_NBYTES: Final = 64 << 20

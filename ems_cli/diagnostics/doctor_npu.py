@@ -6,8 +6,8 @@ from typing import Final
 
 from ems.common.units import format_nbytes
 from ems_cli.diagnostics.finding import Finding, failed, passed, skipped, warned
-from ems_cli.diagnostics.machine import Machine
 from ems_cli.diagnostics.steps import Steps
+from ems_cli.diagnostics.surroundings import Machine
 
 LEAST_FREE_NBYTES: Final = 1 << 30
 """What a trial cache of this program takes at most."""

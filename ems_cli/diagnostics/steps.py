@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from ems_cli.diagnostics.machine import Ran
+from ems_cli.diagnostics.surroundings import Ran
 
 _FEW_CHARACTERS = 300
 

@@ -26,8 +26,8 @@ from ems_cli.diagnostics import (
 from ems_cli.diagnostics.doctor import CHECKS, DoctorReport, chosen_checks, examine
 from ems_cli.diagnostics.finding import Outcome, counts, failed, passed, skipped, warned
 from ems_cli.diagnostics.host_pages import HostPages
-from ems_cli.diagnostics.machine import Machine, Ran, locked_memory_limit, run_child
 from ems_cli.diagnostics.steps import Steps
+from ems_cli.diagnostics.surroundings import Machine, Ran, locked_memory_limit, run_child
 from ems_cli.render.doctor import doctor_text
 
 PASS, WARN, FAIL, SKIP = Outcome.PASS, Outcome.WARN, Outcome.FAIL, Outcome.SKIP
