@@ -18,7 +18,7 @@ from ems.common.exception import (
     PoolUnavailable,
     RequestTimeout,
 )
-from ems.config import Settings, read_settings
+from ems.config import Settings, doubts, read_settings
 from ems.context_caching import ContextCaching
 from ems.pool.base import PoolEngine
 from ems.pool.registry import DEFAULT_URL, open_pool
@@ -81,6 +81,8 @@ class Ems:
                 return
             try:
                 _state.context_caching = None if settings is None else _connect(settings)
+                for doubt in [] if settings is None else doubts(settings):
+                    _log.warning("Ems.init: %s", doubt)
             except Exception as error:  # noqa: BLE001 - only EmsException may get out
                 failure = error if isinstance(error, EmsException) else _fault(error)
                 _state.failure = failure

@@ -1,6 +1,7 @@
 """The SDK's configuration objects, and the frozen settings they are read into, once."""
 
 import os
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -9,6 +10,8 @@ from typing import Any
 from ems.cc_v1.cc_config import CcConfig_v1, KVCacheType
 from ems.common.exception import InvalidArgument, shown
 
+_DOCUMENTED = re.compile(r"[0-9a-z._-]+")
+"""The characters of an access_id."""
 _LONGEST_NAME = 512
 _LONGEST_KEY = 256
 
@@ -24,7 +27,9 @@ class CcConfig:
     model_id: str
     """1 to 512 printable characters; see `CcConfig_v1.model_id`."""
     tp_world_size: int = 1
+    """Ranks of a tensor-parallel group, at least 1."""
     pp_world_size: int = 1
+    """Stages of the pipeline, at least 1."""
 
 
 @dataclass
@@ -81,6 +86,25 @@ def read_settings(config: Any) -> Settings | None:
         return None
     with _of(type(cc_config).__name__):
         return _read(cc_config, access_id, access_key, pool)
+
+
+def doubts(settings: Settings) -> list[str]:
+    """Return what is legal, and often a mistake."""
+    found = [
+        f"rank_in_{group}_group is {rank}, {group}_world_size only {size}: is it the rank in the "
+        "group? Entries are found again by both"
+        for group, rank, size in (
+            ("tp", settings.rank_in_tp_group, settings.tp_world_size),
+            ("pp", settings.rank_in_pp_group, settings.pp_world_size),
+        )
+        if rank >= size
+    ]
+    if settings.access_id and not _DOCUMENTED.fullmatch(settings.access_id):
+        found.append(
+            f"access_id {shown(settings.access_id)} has characters that the SDK does not document "
+            "(digits, a to z, and . _ -); it is used as it is"
+        )
+    return found
 
 
 def _chosen(config: EmsConfig) -> CcConfig_v1 | None:

@@ -19,8 +19,8 @@ class CcConfig_v1:  # noqa: N801 - the SDK's name
     """Which rank of which model this process is.
 
     Mutable, because callers assign `kvcache_type` after construction; read once, by `Ems.init`.
-    Ranks and sizes are not checked against each other: the SDK's own samples pass rank_id 8 with
-    world sizes of 1.
+    Ranks and sizes are not checked against each other, for the SDK's own samples pass rank_id 8
+    with world sizes of 1; a rank in a group beyond its size is warned about.
     """
 
     rank_id: int
@@ -31,9 +31,14 @@ class CcConfig_v1:  # noqa: N801 - the SDK's name
     """1 to 512 printable characters. Weights' revision and adapter belong in it: hashes name only
     tokens, so models that differ must differ here ("name@revision", "name@adapter")."""
     tp_world_size: int = 1
+    """Ranks of the tensor-parallel group, at least 1."""
     pp_world_size: int = 1
+    """Stages of the pipeline, at least 1."""
     rank_in_tp_group: int = 0
+    """From 0. Rank and size are part of every key, so a deployment of another size, or a rank that
+    counts otherwise, finds nothing."""
     rank_in_pp_group: int = 0
+    """From 0; as above."""
     llm_engine: str = "vllm"
     """Any string; engines apart do not share entries."""
     kvcache_type: KVCacheType | str = KVCacheType.GQA

@@ -215,6 +215,27 @@ def test_a_wrong_field_of_a_configuration_is_refused_by_name_and_value(field, va
     assert Ems.get_cc() is None
 
 
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"tp_world_size": 2, "rank_in_tp_group": 2}, "rank_in_tp_group is 2, tp_world_size only"),
+        ({"rank_in_pp_group": 1}, "rank_in_pp_group is 1, pp_world_size only 1"),
+        ({"access_id": "store@_@ns"}, "access_id 'store@_@ns' has characters that the SDK does"),
+    ],
+    ids=str,
+)
+def test_what_is_legal_and_often_a_mistake_is_warned_about_once(fields, words, caplog):
+    cc = boot(**fields)
+    assert boot(**fields) is cc
+    [warning] = [each for each in caplog.messages if each.startswith("Ems.init")]
+    assert words in warning
+
+
+def test_what_is_as_documented_is_not_warned_about(caplog):
+    boot(access_id="tenant-1.a_b", rank_id=8, tp_world_size=4, rank_in_tp_group=3)
+    assert not [each for each in caplog.messages if each.startswith("Ems.init")]
+
+
 @pytest.mark.parametrize("model_id", ["m" * 512, "ü@_~ name", "m"])
 def test_a_model_may_be_called_anything_that_can_be_printed(model_id):
     assert boot(model_id=model_id) is not None
