@@ -141,6 +141,8 @@ class Entries:
                 [one.size for one in staged],
             )
             for one, code in zip(pending, answers, strict=True):
+                if code not in (0, codes.NO_ROOM, codes.TRANSFER_FAILED):
+                    raise codes.failure("storing", code, self._where)
                 one.code = code
             pending = self._unsettled(pending, deadline)
             if pending:
@@ -252,8 +254,6 @@ class Entries:
             one.transfers_failed += 1
             if one.transfers_failed >= _ATTEMPTS:
                 one.why = codes.meaning(one.code)
-        elif one.code not in (None, codes.NO_ROOM):
-            raise codes.failure("storing", one.code or 0, self._where)
         if one.why is None and one.code is not None and deadline is not None and now >= deadline:
             one.why = f"the time-out passed: {codes.meaning(one.code)}"
         return one.why is None
