@@ -1,6 +1,7 @@
 """Processes of this host that use the pool, as they describe themselves; none is touched."""
 
 import os
+import platform
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
@@ -16,6 +17,10 @@ _PROC: Final = Path("/proc")
 _NO_SEED: Final = (
     "PYTHONHASHSEED is not set for pid {}: hashes made by Python's hash() then differ in every "
     "process"
+)
+_ELSEWHERE: Final = (
+    "pid {} is of another host or container that shares this directory: whether it runs cannot be "
+    "seen from here, and --prune leaves its file"
 )
 
 Clock = Callable[[], float]
@@ -45,7 +50,7 @@ def live_report(
     for found in descriptions(run_dir):
         if pid is not None and found.content.get("pid") != pid:
             continue
-        if prune and not found.alive:
+        if prune and not found.alive and found.content.get("host") == platform.node():
             with suppress(FileNotFoundError):
                 found.path.unlink()
             pruned.append(int(found.content["pid"]))
@@ -67,8 +72,11 @@ def live_report(
 
 def notes_on(processes: Iterable[ProcessFigures]) -> tuple[str, ...]:
     """Return what holds for several processes, once."""
-    unset = [one.pid for one in processes if one.state == "alive" and not one.python_hash_seed]
-    return (_NO_SEED.format(", ".join(map(str, unset))),) if unset else ()
+    known = list(processes)
+    unset = [one.pid for one in known if one.state == "alive" and not one.python_hash_seed]
+    far = [one.pid for one in known if one.state == "dead" and one.host != platform.node()]
+    notes = ((_NO_SEED, unset), (_ELSEWHERE, far))
+    return tuple(text.format(", ".join(map(str, pids))) for text, pids in notes if pids)
 
 
 def prometheus_report(run_dir: Path, *, pid: int | None = None) -> str:

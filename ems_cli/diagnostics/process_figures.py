@@ -92,6 +92,7 @@ class ProcessFigures:
     pid: int
     process_start: int | None
     state: State
+    host: str
     command: str | None
     file: str
     age_seconds: float
@@ -142,6 +143,7 @@ def process_figures(
         pid=int(content["pid"]),
         process_start=content["process_start"],
         state=state,
+        host=str(content["host"]),
         command=command,
         file=str(file),
         age_seconds=max(0.0, now - content["started"]),

@@ -1,5 +1,6 @@
 import json
 import os
+import platform
 import select
 import signal
 import struct
@@ -43,6 +44,7 @@ while True:
 def leave(run_dir, *, pid=None, **changes):
     """Write the description of a process: this one, alive, unless another pid is given."""
     pid = pid or os.getpid()
+    changes = {"host": platform.node(), **changes}
     content = described(pid=pid, process_start=process_start(pid) or 1, **changes)
     description_path(run_dir, pid).write_text(json.dumps(content))
     return content
@@ -79,6 +81,13 @@ def test_prune_removes_the_files_of_the_dead_alone(tmp_path):
     result = run(tmp_path, "--prune")
     assert f"removed what dead processes had left: pid {NOBODY}" in said(result)
     assert [file.name for file in tmp_path.iterdir()] == [f"{os.getpid()}.json"]
+
+
+def test_what_is_of_another_host_is_not_pruned(tmp_path):
+    leave(tmp_path, pid=NOBODY, host="another")
+    assert live_report(tmp_path, prune=True).pruned == ()
+    assert "whether it runs cannot be seen from here" in said(run(tmp_path, "--prune"))
+    assert list(tmp_path.glob("*.json"))
 
 
 def test_a_pid_that_is_used_again_is_not_the_same_process(tmp_path):
