@@ -8,7 +8,7 @@ from contracts.host_memory import MappedMemory
 from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, precondition, rule
-from test_memory_model import SOME, MemoryPoolAgreesWithDict
+from test_memory_model import SOME, Content, MemoryPoolAgreesWithDict, payload_of
 
 from ems.pool.base import Miss
 from ems.pool.extents import aligned
@@ -46,8 +46,22 @@ class LmdbPoolAgreesWithDict(MemoryPoolAgreesWithDict):
     @precondition(lambda self: self.places)
     @rule(chance=SOME)
     def commit(self, chance):
-        super().commit(chance)
-        self.note_evictions(spared=())
+        places = self.pick(self.places, chance)
+        keys = [place.key for place in places]
+        new = len(set(keys)) == len(keys) and self.stored.keys().isdisjoint(keys)
+        # a key that is there may be evicted by the first of a call and come back with a later one
+        for together in [places] if new else [[place] for place in places]:
+            self.pool.commit(together)
+            for place in together:
+                self.note_committed(place)
+            self.note_evictions(spared=())
+
+    def note_committed(self, place):
+        self.places.remove(place)
+        stored = self.stored.get(place.key)
+        if stored is None or stored.tokens < place.tokens:
+            self.stored[place.key] = Content(place.address, place.tokens, payload_of(place))
+            self.why.pop(place.key, None)
 
     def let_pinning_settle(self):
         """There is no pinning."""

@@ -41,7 +41,7 @@ class Directory:
                 self.close()
                 raise
         except OSError as error:
-            raise PoolUnavailable(f"the pool directory {path}: {error.strerror}") from error
+            raise PoolUnavailable(f"the pool {path}: {error}") from error
         self._mark = _identity(os.fstat(self._users))
 
     def share(self) -> None:

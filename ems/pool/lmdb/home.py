@@ -80,6 +80,9 @@ class _Opened:
             self.agreement = self._agree(wanted)
             self._directory.share()
             self.prefault = Prefault(self._paths(self.agreement))
+        except OSError as error:
+            self.close()
+            raise PoolUnavailable(f"the pool {path}: {error}") from error
         except BaseException:
             self.close()
             raise

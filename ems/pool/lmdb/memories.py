@@ -17,26 +17,24 @@ class Memories:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._touched: dict[PoolKey, int] = {}
-        self._touched_since = 0
+        self._taken_at = 0.0
         self._failed: OrderedDict[PoolKey, None] = OrderedDict()
 
     def touch(self, keys: Iterable[PoolKey]) -> None:
         """Note that these were used now, in their order."""
         clock = time.monotonic_ns()
         with self._lock:
-            if not self._touched:
-                self._touched_since = clock
             for key in keys:
                 self._touched[key] = clock
                 clock += 1
 
-    def take_touched(self, *, all_of_them: bool = True) -> dict[PoolKey, int]:
-        """Return the keys that were used, and when; only what has waited long, or all of them."""
+    def take_touched(self, *, at_most_now_and_then: bool = False) -> dict[PoolKey, int]:
+        """Return the keys that were used, and when; or nothing if that was asked just before."""
+        now = time.monotonic()
         with self._lock:
-            waited = time.monotonic_ns() - self._touched_since
-            if not all_of_them and waited < _TOUCH_SECONDS * 1e9:
+            if at_most_now_and_then and now - self._taken_at < _TOUCH_SECONDS:
                 return {}
-            touched, self._touched = self._touched, {}
+            touched, self._touched, self._taken_at = self._touched, {}, now
             return touched
 
     def note_failed(self, keys: Iterable[PoolKey]) -> None:

@@ -44,8 +44,8 @@ class LmdbPool(PoolEngine):
 
     Any number of processes of one host, of one user, use the same files at the same time and may
     be killed at any moment. What `acquire` returns is a copy, so held entries keep nobody from
-    evicting. The least recently used goes first; other processes learn of a use with this one's
-    next commit, or within a fraction of a second at its next `acquire`.
+    evicting. The least recently used goes first; other processes learn of uses with this one's next
+    commit, and from `acquire` itself a few times a second.
 
     A miss is EVICTED whichever process evicted, for the latest ten thousands of keys; SAVE_FAILED
     is known in the process where it happened.
@@ -169,7 +169,7 @@ class LmdbPool(PoolEngine):
             with self._lock:
                 self._held.update((one.address, one) for one in held)
             try:
-                shards.touch(self._memories.take_touched(all_of_them=False))
+                shards.touch(self._memories.take_touched(at_most_now_and_then=True))
             except BaseException:
                 self.release(held)
                 raise

@@ -15,7 +15,7 @@ import numpy as np
 from ems.common.exception import PoolUnavailable
 from ems.layout.key import PoolKey
 from ems.pool.lmdb.record import BROKEN, Checksum, Header, charge_of, piece_name, pieces_of
-from ems.pool.lmdb.space import batch_nbytes, map_nbytes, reserve_space
+from ems.pool.lmdb.space import batch_nbytes, map_nbytes, refuse_links, reserve_space
 from ems.pool.lmdb.writing import Figures, Offer, Tables, Writing
 from ems.pool.staging import Bytes
 
@@ -63,6 +63,7 @@ class Shard:
         self._checked = checked
         self._batch_nbytes = batch_nbytes(capacity_nbytes)
         nbytes = map_nbytes(capacity_nbytes)
+        refuse_links(path, Path(f"{path}-lock"))
         with self._reported():
             self._environment = lmdb.open(
                 str(path),
@@ -113,9 +114,8 @@ class Shard:
     def store(self, offers: Sequence[Offer]) -> None:
         """Store entries where nothing as long is stored, each visible as a whole."""
         for batch in self._batches(offers, lambda offer: offer.content.nbytes):
-            need = sum(charge_of(offer.content.nbytes) for offer in batch)
-            if need > self._batch_nbytes:
-                self._make_room(need)
+            if len(batch) == 1:
+                self._make_room(batch[0])
 
             def write(writing: Writing, batch: Sequence[Offer] = batch) -> None:
                 writing.store(batch, clock=time.monotonic_ns(), checked=self._checked)
@@ -221,10 +221,20 @@ class Shard:
         if batch:
             yield batch
 
-    def _make_room(self, nbytes: int) -> None:
+    def _make_room(self, offer: Offer) -> None:
         """Evict ahead for an entry larger than a batch, and let the pages come free."""
-        down_to = self.capacity_nbytes - nbytes
-        while self._write(lambda writing: writing.evict(down_to, at_most=self._batch_nbytes)):
+        need = charge_of(offer.content.nbytes)
+        if need <= self._batch_nbytes:
+            return
+
+        def evict(writing: Writing) -> int:
+            leaving = writing.spare_rival(offer, clock=time.monotonic_ns())
+            if leaving is None:
+                return 0
+            down_to = self.capacity_nbytes - need + leaving
+            return writing.evict(down_to, at_most=self._batch_nbytes)
+
+        while self._write(evict):
             pass
         for _ in range(2):
             self._write(Writing.take_turn)

@@ -33,6 +33,17 @@ def map_nbytes(capacity_nbytes: int) -> int:
     return -(-(room + _FIXED_NBYTES) // PAGE_NBYTES) * PAGE_NBYTES
 
 
+def refuse_links(*paths: Path) -> None:
+    """Return if LMDB, which follows links, finds none.
+
+    Raises:
+        PoolUnavailable: one of the files is a link.
+    """
+    for path in paths:
+        if path.is_symlink():
+            raise PoolUnavailable(f"the pool file {path} is a link; remove the pool's directory")
+
+
 def reserve_space(path: Path, nbytes: int) -> None:
     """Take the whole file from the file system: later there would be SIGBUS, not an error.
 

@@ -133,6 +133,19 @@ class Writing:
         for offer in new.values():
             self._write(offer, clock=clock, checked=checked)
 
+    def spare_rival(self, offer: Offer, *, clock: int) -> int | None:
+        """Return what an entry counts for that `offer` will replace, and put its eviction off.
+
+        None if it would replace nothing, since as much is stored.
+        """
+        rival = self.header(offer.key)
+        if rival is None or rival is BROKEN:
+            return 0
+        if rival.tokens >= offer.tokens:
+            return None
+        self.touch(offer.key, clock)
+        return charge_of(rival.nbytes)
+
     def evict(self, down_to: int, *, at_most: int | None = None) -> int:
         """Evict by age until no more than `down_to` bytes are used; return how many went."""
         given = 0
