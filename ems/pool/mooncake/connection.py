@@ -87,13 +87,17 @@ class Connection:
         """
         try:
             link = self._connected(deadline)
-            if time.monotonic() > self._answered_at + _FRESH_SECONDS:
-                probe(self._settings, deadline)
         except BaseException:
             undo()
             raise
+
+        def probed() -> _T:
+            if time.monotonic() > self._answered_at + _FRESH_SECONDS:
+                probe(self._settings, deadline)
+            return work(link)
+
         try:
-            answer = self._calls.run(lambda: work(link), doing=doing, deadline=deadline, undo=undo)
+            answer = self._calls.run(probed, doing=doing, deadline=deadline, undo=undo)
         except EmsException:
             self._answered_at = 0.0
             raise

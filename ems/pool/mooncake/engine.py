@@ -21,10 +21,10 @@ from ems.pool.base import (
 from ems.pool.extents import aligned
 from ems.pool.mooncake.connection import Connection, Link
 from ems.pool.mooncake.desk import Desk
-from ems.pool.mooncake.entries import Putting, Staged
 from ems.pool.mooncake.fetch import Fetching, withhold
 from ems.pool.mooncake.header import HEADER_NBYTES, object_nbytes
 from ems.pool.mooncake.settings import MooncakeSettings
+from ems.pool.mooncake.store import Staged, Storing
 from ems.pool.staging import Staging
 from ems.pool.url import PoolUrl
 
@@ -122,26 +122,20 @@ class MooncakePool(PoolEngine):
 
     def commit(self, places: Sequence[Place]) -> None:
         deadline = self._desk.take_back(places)
-        puttings = [
-            Putting(Staged(_PREFIX + one.key, _start(one), one.tokens, one.nbytes))
-            for one in places
-        ]
         if deadline is None:
             deadline = time.monotonic() + _COMMIT_SECONDS
-        self._note([one.key for one in places], Miss.SAVE_FAILED)
         end = deadline - _REPORT_SECONDS
+        staged = [Staged(_PREFIX + one.key, _start(one), one.tokens, one.nbytes) for one in places]
+        self._note([one.key for one in places], Miss.SAVE_FAILED)
 
         def store(link: Link) -> None:
-            for batch in _unique(puttings):
-                link.entries.store(batch, deadline=end)
+            storing = Storing(link.library, link.entries, end, self._connection.where)
+            storing.run(staged, checksum=self._settings.checksum)
 
         self._connection.run(
-            store,
-            doing="storing",
-            deadline=deadline,
-            undo=lambda: self._give(places),
+            store, doing="storing", deadline=deadline, undo=lambda: self._give(places)
         )
-        self._settle(places, puttings)
+        self._settle(places, staged)
 
     def abort(self, places: Sequence[Place]) -> None:
         self._desk.take_back(places)
@@ -257,17 +251,17 @@ class MooncakePool(PoolEngine):
         while len(self._missed) > _REMEMBERED:
             self._missed.popitem(last=False)
 
-    def _settle(self, places: Sequence[Place], puttings: Sequence[Putting]) -> None:
+    def _settle(self, places: Sequence[Place], staged: Sequence[Staged]) -> None:
         """Give the memory of a commit back, and report what it did not store."""
-        suspect = [one.staged.start for one in puttings if one.transfers_failed]
+        suspect = [one.start for one in staged if one.transfers_failed]
         withhold(self._staging(), suspect)
         self._give([one for one in places if _start(one) not in suspect])
-        failed = [place for place, one in zip(places, puttings, strict=True) if one.why]
-        for place in places:
-            if place not in failed:
+        for place, one in zip(places, staged, strict=True):
+            if not one.why:
                 self._missed.pop(place.key, None)
+        failed = [place for place, one in zip(places, staged, strict=True) if one.why]
         if failed:
-            why = next(one.why for one in puttings if one.why)
+            why = next(one.why for one in staged if one.why)
             raise NotStored(
                 f"{self._connection.where} did not store {len(failed)} of {len(places)} entries: "
                 f"{why}",
@@ -283,15 +277,6 @@ class MooncakePool(PoolEngine):
         if header.tokens < tokens:
             return Miss.TOO_SHORT
         return Held(key, start + HEADER_NBYTES, header.tokens, header.nbytes)
-
-
-def _unique(puttings: Sequence[Putting]) -> Iterator[list[Putting]]:
-    """Yield them in turns in which no name occurs twice; Mooncake takes names for unique."""
-    left = puttings
-    while left:
-        batch = {one.staged.name: one for one in reversed(left)}
-        yield list(batch.values())
-        left = [one for one in left if batch[one.staged.name] is not one]
 
 
 def _start(one: Place | Held) -> int:
