@@ -1,5 +1,6 @@
 """The end of an asynchronous call, reached once and read any number of times."""
 
+import logging
 import os
 import threading
 import time
@@ -8,6 +9,8 @@ from typing import Any
 
 from ems.common.exception import EmsException, InvalidArgument, shown
 from ems.common.result import CcResult
+
+_log = logging.getLogger("ems")
 
 
 class Outcome:
@@ -51,7 +54,9 @@ class Outcome:
         self.when_overdue, self.when_ended = _nothing, _take_note
         try:
             when_ended(end)
-        finally:  # whatever happens to the note of it, nobody may wait for ever
+        except Exception:  # noqa: BLE001 - the caller has its result, and waits for it
+            _log.exception("a call has ended, and could not be taken note of")
+        finally:
             self._ended.set()
 
     @property

@@ -175,13 +175,21 @@ def test_misses_are_no_warnings(cc, caplog):
     assert not caplog.messages
 
 
-def test_a_future_ends_though_its_record_cannot_be_taken(cc, monkeypatch):
+def test_a_future_ends_though_its_record_cannot_be_taken(cc, monkeypatch, caplog):
     def fail(call):
         raise RuntimeError("boom")
 
     monkeypatch.setattr(cc._recorder.counters, "add", fail)
     future = cc.async_save(sl(0), [1], [BS], OPT)
     assert within(future.result) == CcResult(1, 1)
+    with knobs(DELAY="copy_d2h=100000"):
+        cc.async_save(sl(1), [2], [BS], OPT)
+        late = cc.async_save(sl(2), [3], [BS], CcKvOption(timeout=20))
+        with pytest.raises(EmsException) as failed:
+            within(late.result)
+    assert failed.value.status_code() == EmsErrorCode.EMS_IO_TIMEOUT
+    assert cc._transfers.drain(PATIENCE)
+    assert set(caplog.messages) == {"a call has ended, and could not be taken note of"}
 
 
 # the description
