@@ -118,6 +118,13 @@ class ContextCaching:
         """Return the pool's figures, for diagnosis; our extension."""
         return self._pool.stats()
 
+    def counters(self) -> dict[str, dict[str, Any]]:
+        """Return what all calls did so far, as `Counters.snapshot`, for diagnosis; our extension.
+
+        A call is counted before its end is seen.
+        """
+        return self._recorder.counters.snapshot()
+
     def save(
         self,
         slot_mapping: Any = None,
