@@ -5,9 +5,9 @@ raw copies are what the NPU does at best with the same spans.
 """
 
 import ctypes
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from itertools import groupby
 from typing import Any, TypeAlias
 
@@ -17,46 +17,31 @@ import torch
 import torch_npu
 
 from ems.common.exception import DeviceFailed
-from ems.common.units import format_nbytes
 from ems.device.acl import FEATURE_NOT_SUPPORTED, Acl, AclError
 from ems.device.base import Direction
+from ems.device.synthetic_tensors import (
+    Arrangement,
+    Memory,
+    TensorShape,
+    allocated,
+    first_line,
+    memory_of,
+)
 from ems.layout.copy_plan import Spans
 
-__all__ = ["Memory", "RawCopies", "SyntheticCache", "TensorShape", "device_name", "memory_of"]
+__all__ = [
+    "Memory",
+    "RawCopies",
+    "SyntheticCache",
+    "TensorShape",
+    "device_name",
+    "halves",
+    "memory_of",
+]
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 
 _LONGEST_MILLISECONDS = 120_000
-
-
-@dataclass(frozen=True, slots=True)
-class TensorShape:
-    """One tensor of a layer: `[num_blocks, block_size, heads, head_size]`."""
-
-    shape: tuple[int, ...]
-    dtype: str
-    """torch's name of the type, without the module."""
-
-
-@dataclass(frozen=True, slots=True)
-class Memory:
-    """Memory of an NPU, all processes counted."""
-
-    free_nbytes: int
-    total_nbytes: int
-
-
-def memory_of(index: int) -> Memory:
-    """Return how much memory npu:`index` has.
-
-    Raises:
-        DeviceFailed: the NPU does not answer.
-    """
-    try:
-        free, total = torch_npu.npu.mem_get_info(index)
-    except RuntimeError as error:
-        raise DeviceFailed(f"npu:{index} does not answer: {_first_line(error)}") from error
-    return Memory(int(free), int(total))
 
 
 def device_name(index: int) -> str:
@@ -67,18 +52,19 @@ def device_name(index: int) -> str:
 class SyntheticCache:
     """Layers × planes of tensors on one NPU, written and read block by block."""
 
-    def __init__(self, index: int, layers: Sequence[Sequence[TensorShape]]) -> None:
+    def __init__(
+        self,
+        index: int,
+        layers: Sequence[Sequence[TensorShape]],
+        arrangement: Arrangement = "separate",
+    ) -> None:
         """Allocate the tensors; their content is undefined.
 
         Raises:
             DeviceFailed: they do not fit; the text names both sizes. Nothing stays allocated.
         """
         self.index = index
-        self._tensors = _allocated(index, layers)
-        self._blocks = [
-            [tensor.view(torch.uint8).view(tensor.shape[0], -1) for tensor in tensors]
-            for tensors in self._tensors
-        ]
+        self._tensors, self._blocks = allocated(index, layers, arrangement)
 
     @property
     def kvcache(self) -> Any:
@@ -93,7 +79,7 @@ class SyntheticCache:
         """
         target, source = self._blocks[layer][plane], torch.from_numpy(rows)
         with _copying(self.index):
-            for run, at in _runs(blocks):
+            for run, at in _runs(blocks, dense=target.is_contiguous()):
                 target[run.start : run.stop].copy_(source[at : at + len(run)])
 
     def read(self, layer: int, plane: int, blocks: Sequence[int]) -> Bytes:
@@ -106,7 +92,7 @@ class SyntheticCache:
         rows: Bytes = np.empty((len(blocks), source.shape[1]), np.uint8)
         target = torch.from_numpy(rows)
         with _copying(self.index):
-            for run, at in _runs(blocks):
+            for run, at in _runs(blocks, dense=source.is_contiguous()):
                 target[at : at + len(run)].copy_(source[run.start : run.stop])
         return rows
 
@@ -141,9 +127,12 @@ class RawCopies:
         torch_npu.npu.set_device(index)
         self._acl = Acl()
         self._batched = self._acl.has_batched_copy
-        self._stream = self._acl.create_stream()
+        self._streams = (self._acl.create_stream(), self._acl.create_stream())
+        started = time.perf_counter()
         self.address = self._acl.malloc_host(nbytes)
         """Host address of the buffer."""
+        self.pinning_seconds = time.perf_counter() - started
+        """What taking the buffer cost."""
         self._other: Bytes = np.ones(nbytes, np.uint8)
 
     def copy(self, spans: Spans, direction: Direction) -> None:
@@ -152,13 +141,35 @@ class RawCopies:
         Raises:
             DeviceFailed: a copy failed.
         """
-        if not (self._batched and self._queued_at_once(spans, direction)):
-            self._acl.copy_each(spans, direction, self._stream)
-        self._acl.synchronize_stream(self._stream, _LONGEST_MILLISECONDS)
+        self._copied([(spans, direction)])
 
-    def _queued_at_once(self, spans: Spans, direction: Direction) -> bool:
+    def copy_on_two_streams(self, spans: Spans, direction: Direction) -> None:
+        """Move all spans as `copy` does, but half of the bytes on each of two streams.
+
+        Raises:
+            DeviceFailed: a copy failed.
+        """
+        self._copied([(half, direction) for half in halves(spans)])
+
+    def copy_both_ways(self, out: Spans, into: Spans) -> None:
+        """Move spans out and others in at the same time, on two streams.
+
+        Raises:
+            DeviceFailed: a copy failed.
+        """
+        self._copied([(out, Direction.OUT), (into, Direction.IN)])
+
+    def _copied(self, batches: Sequence[tuple[Spans, Direction]]) -> None:
+        used = list(zip(batches, self._streams, strict=False))
+        for (spans, direction), stream in used:
+            if not (self._batched and self._queued_at_once(spans, direction, stream)):
+                self._acl.copy_each(spans, direction, stream)
+        for _, stream in used:
+            self._acl.synchronize_stream(stream, _LONGEST_MILLISECONDS)
+
+    def _queued_at_once(self, spans: Spans, direction: Direction, stream: int) -> bool:
         try:
-            self._acl.copy_batch(spans, direction, self._index, self._stream)
+            self._acl.copy_batch(spans, direction, self._index, stream)
         except AclError as error:
             if error.number != FEATURE_NOT_SUPPORTED:
                 raise
@@ -177,45 +188,25 @@ class RawCopies:
             self.address = 0
 
 
-def _allocated(index: int, layers: Sequence[Sequence[TensorShape]]) -> list[list[torch.Tensor]]:
-    needed = sum(_nbytes_of(plane) for planes in layers for plane in planes)
-    free = memory_of(index).free_nbytes
-    if needed > free:
-        raise _too_large(index, needed, free)
-    try:
-        return [
-            [
-                torch.empty(plane.shape, dtype=_dtype(plane), device=f"npu:{index}")
-                for plane in planes
-            ]
-            for planes in layers
-        ]
-    except torch.OutOfMemoryError:
-        pass  # another process was quicker, or the allocator's own rounding was too much
-    except RuntimeError as error:
-        raise DeviceFailed(f"npu:{index} gave no memory: {_first_line(error)}") from error
-    torch_npu.npu.empty_cache()
-    raise _too_large(index, needed, memory_of(index).free_nbytes)
-
-
-def _too_large(index: int, needed: int, free: int) -> DeviceFailed:
-    return DeviceFailed(
-        f"npu:{index} has {format_nbytes(free)} free ({free} bytes), the cache takes "
-        f"{format_nbytes(needed)} ({needed} bytes)"
+def halves(spans: Spans) -> tuple[Spans, ...]:
+    """Return the spans in two parts of about as many bytes; one part where there is one span."""
+    if len(spans) < 2:  # noqa: PLR2004 - one cannot be parted
+        return (spans,)
+    ends = np.cumsum(spans.nbytes)
+    at = int(np.clip(np.searchsorted(ends, ends[-1] // 2) + 1, 1, len(spans) - 1))
+    return tuple(
+        Spans(spans.device[part], spans.host[part], spans.nbytes[part])
+        for part in (slice(None, at), slice(at, None))
     )
 
 
-def _nbytes_of(plane: TensorShape) -> int:
-    return int(np.prod(plane.shape, dtype=object)) * _dtype(plane).itemsize
+def _runs(blocks: Sequence[int], *, dense: bool) -> list[tuple[range, int]]:
+    """Return the stretches of consecutive blocks, each with its position in `blocks`.
 
-
-def _dtype(plane: TensorShape) -> torch.dtype:
-    dtype: torch.dtype = getattr(torch, plane.dtype)
-    return dtype
-
-
-def _runs(blocks: Sequence[int]) -> list[tuple[range, int]]:
-    """Return the stretches of consecutive blocks, each with its position in `blocks`."""
+    Blocks with something between them are copied one by one: torch would need a kernel for more.
+    """
+    if not dense:
+        return [(range(block, block + 1), at) for at, block in enumerate(blocks)]
     runs = []
     for _, places in groupby(range(len(blocks)), lambda at: blocks[at] - at):
         members = list(places)
@@ -230,8 +221,4 @@ def _copying(index: int) -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        raise DeviceFailed(f"npu:{index} has failed: {_first_line(error)}") from error
-
-
-def _first_line(error: Exception) -> str:
-    return str(error).strip().partition("\n")[0] or type(error).__name__
+        raise DeviceFailed(f"npu:{index} has failed: {first_line(error)}") from error
