@@ -4,14 +4,15 @@ import functools
 import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields, is_dataclass
-from typing import Annotated, Any, Final, get_type_hints
+from typing import Annotated, Any, Final, cast, get_args, get_type_hints
 
 import typer
 
 from ems.common.units import parse_nbytes
 from ems_cli.diagnostics.bad_input import BadInput
 from ems_cli.diagnostics.devices import DEFAULT_DEVICES, DeviceList, parse_devices
-from ems_cli.diagnostics.shape import DEFAULT_BLOCK_SIZE
+from ems_cli.diagnostics.shape import DEFAULT_BLOCK_SIZE, Arrangement
+from ems_cli.diagnostics.shape_grammar import parse_groups, parse_shape
 from ems_cli.diagnostics.shape_request import (
     DEFAULT_DTYPE,
     DEFAULT_HEAD_SIZE,
@@ -70,8 +71,8 @@ class DeviceOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class ShapeOptions:
-    """How a synthetic cache looks; fields as in `ShapeRequest`."""
+class PlaneOptions:
+    """How the planes of a synthetic cache look, in every command that makes one."""
 
     model: Annotated[
         str | None,
@@ -106,15 +107,6 @@ class ShapeOptions:
             help=f"Element type of the cache.  [default: the model's, else {DEFAULT_DTYPE}]",
         ),
     ] = None
-    block_size: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens of one block.")] = (
-        DEFAULT_BLOCK_SIZE
-    )
-    blocks: Annotated[
-        int | None,
-        typer.Option(
-            min=1, metavar="N", help="Blocks of the cache.  [default: what fits into 1 GiB]"
-        ),
-    ] = None
     tp: Annotated[int, typer.Option(min=1, metavar="N", help="Ranks that share a layer.")] = 1
     pp: Annotated[int, typer.Option(min=1, metavar="N", help="Pipeline stages.")] = 1
     rank: Annotated[
@@ -129,9 +121,83 @@ class ShapeOptions:
         False
     )
 
+    shape: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="What one rank holds: (planes, blocks, block size, heads, head size):type:layers,"
+            " (2,256,128,8,128):float16:32. Further parts behind ';', other planes of the same"
+            " layers behind '+': (1,64,128,1,512)+(1,64,128,1,64):bfloat16:61.",
+        ),
+    ] = None
+    groups: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="Layers that are stored apart: 0-30:128;31-60:64@window=1024 is layers 0 to 30"
+            " with at most 128 tokens per hash, and 31 to 60 with 64 and a window of 1024.",
+        ),
+    ] = None
+    layout: Annotated[
+        str,
+        typer.Option(
+            metavar="KIND",
+            help="How the tensors lie: separate; interleaved, a layer's planes in turns, page by"
+            " page; or padded, 4 KiB between blocks.",
+        ),
+    ] = "separate"
+
+    def asked_for(self, block_size: int, blocks: int | None) -> ShapeRequest:
+        """Return what is asked for, to be resolved by `shape_of`.
+
+        Raises:
+            BadInput: `shape`, `groups` or `layout` cannot be read.
+        """
+        names = {field.name for field in fields(ShapeRequest)} - {"block_size", "blocks", "groups"}
+        same = {name: getattr(self, name) for name in names if hasattr(self, name)}
+        written = None if self.shape is None else parse_shape(self.shape)
+        if written is not None:
+            if block_size not in {DEFAULT_BLOCK_SIZE, written.block_size}:
+                raise BadInput(f"--shape says {written.block_size}", option="--block-size")
+            block_size, blocks = written.block_size, blocks or written.num_blocks
+        return ShapeRequest(
+            **same,
+            block_size=block_size,
+            blocks=blocks,
+            written=written,
+            groups=() if self.groups is None else parse_groups(self.groups),
+            arrangement=self._arrangement(),
+        )
+
+    def _arrangement(self) -> Arrangement:
+        for known in get_args(Arrangement):
+            if self.layout == known:
+                return cast("Arrangement", known)
+        known = ", ".join(get_args(Arrangement))
+        raise BadInput(f"{self.layout!r} is none of {known}", option="--layout")
+
+
+@dataclass(frozen=True, slots=True)
+class ShapeOptions(PlaneOptions):
+    """How a synthetic cache looks."""
+
+    block_size: Annotated[int, typer.Option(min=1, metavar="N", help="Tokens of one block.")] = (
+        DEFAULT_BLOCK_SIZE
+    )
+    blocks: Annotated[
+        int | None,
+        typer.Option(
+            min=1, metavar="N", help="Blocks of the cache.  [default: what fits into 1 GiB]"
+        ),
+    ] = None
+
     def request(self) -> ShapeRequest:
-        """Return what is asked for, to be resolved by `shape_of`."""
-        return ShapeRequest(**{field.name: getattr(self, field.name) for field in fields(self)})
+        """Return what is asked for, to be resolved by `shape_of`.
+
+        Raises:
+            BadInput: an option cannot be read.
+        """
+        return self.asked_for(self.block_size, self.blocks)
 
 
 def with_groups(command: Callable[..., None]) -> Callable[..., None]:
@@ -150,8 +216,9 @@ def with_groups(command: Callable[..., None]) -> Callable[..., None]:
         try:
             command(**given)
         except BadInput as error:
+            place = f"\n{error.pointer}" if error.pointer else ""
             raise typer.BadParameter(
-                one_line(str(error)), param_hint=f"'{error.option}'"
+                one_line(str(error)) + place, param_hint=f"'{error.option}'"
             ) from error
 
     call.__signature__ = _flat_signature(command, hints)  # type: ignore[attr-defined]
@@ -191,6 +258,22 @@ def sink_for(context: typer.Context, output: OutputOptions) -> Sink:
     sink.as_json |= output.json
     sink.quiet |= output.quiet
     return sink
+
+
+def numbers_of(text: str, *, option: str) -> tuple[int, ...]:
+    """Return the different numbers above 0 that "16,64,128" names, in their order.
+
+    Raises:
+        BadInput: something else is among them.
+    """
+    parts = [part.strip() for part in text.split(",")]
+    wrong = [one for one in parts if not (one.isascii() and one.isdigit() and 0 < int(one) < _MOST)]
+    if wrong:
+        raise BadInput(f"{wrong[0]!r} is no number above 0; write 16,64,128", option=option)
+    return tuple(dict.fromkeys(int(part) for part in parts))
+
+
+_MOST: Final = 1 << 24
 
 
 def nbytes_of(text: str, *, option: str) -> int:

@@ -5,6 +5,7 @@ from contextlib import closing, contextmanager
 from typing import Any, TypeAlias
 
 from ems.cc_v1.cc_config import CcConfig_v1, KVCacheType
+from ems.common.store_layer_group import StoreLayerGroupDesc
 from ems.common.units import format_nbytes
 from ems.config import EmsConfig, Settings, read_settings
 from ems.context_caching import ContextCaching
@@ -31,7 +32,8 @@ def synthetic_cache(
         f"npu:{index}: the cache takes {format_nbytes(shape.nbytes)} ({shape.nbytes} bytes) of "
         f"{format_nbytes(memory.free_nbytes)} free"
     )
-    with closing(runtime.synthetic.SyntheticCache(index, tensor_shapes(runtime, shape))) as cache:
+    tensors = tensor_shapes(runtime, shape)
+    with closing(runtime.synthetic.SyntheticCache(index, tensors, shape.arrangement)) as cache:
         yield cache
 
 
@@ -46,6 +48,14 @@ def tensor_shapes(runtime: Runtime, shape: CacheShape) -> list[list[Any]]:
         ]
         for layer in shape.layers
     ]
+
+
+def groups_of(shape: CacheShape) -> list[StoreLayerGroupDesc] | None:
+    """Return what is passed to `register_kvcache` beside the tensors."""
+    return [
+        StoreLayerGroupDesc(group.store_block_size, list(group.layers), group.window)
+        for group in shape.store_groups
+    ] or None
 
 
 def rank_settings(index: int, shape: CacheShape, model: str = "ems-cli") -> Settings:

@@ -10,6 +10,9 @@ from ems_cli.diagnostics.dtypes import ITEMSIZE
 from ems_cli.diagnostics.parallel import Parallel
 
 KvCacheType = Literal["GQA", "MHA", "MQA", "MLA"]
+Arrangement = Literal["separate", "interleaved", "padded"]
+"""How the tensors of a layer lie: each for itself, its planes page by page in turns, or each with
+4 KiB between its blocks."""
 
 DEFAULT_BLOCK_SIZE: Final = 128
 MODEST_NBYTES: Final = 1 << 30
@@ -23,7 +26,7 @@ class PlaneShape:
     """One tensor of a layer: `[num_blocks, block_size, heads, head_size]` of `dtype`."""
 
     name: str
-    """One of "K", "V", "latent", "rope" and "indexer"."""
+    """What it is: "K", "V", "latent", "rope", "indexer", or its number."""
     heads: int
     """Heads that this rank holds."""
     head_size: int
@@ -61,11 +64,22 @@ class LayerGroup:
 
 
 @dataclass(frozen=True, slots=True)
+class StoreGroup:
+    """Layers that are stored under keys of their own, as `StoreLayerGroupDesc` says it."""
+
+    layers: tuple[int, ...]
+    """Positions in the cache of the rank."""
+    store_block_size: int
+    """The most tokens that one hash keeps of them."""
+    window: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class CacheShape:
     """What one rank holds; all bytes are those of this rank."""
 
     source: str
-    """Either "flags" or the model's file or name."""
+    """Either "flags", "--shape", or the model's file or name."""
     kvcache_type: KvCacheType
     block_size: int
     """Tokens of one block."""
@@ -78,6 +92,9 @@ class CacheShape:
     parallel: Parallel
     notes: tuple[str, ...] = ()
     """What was decided on the caller's behalf, in sentences."""
+    store_groups: tuple[StoreGroup, ...] = ()
+    """Empty: all layers are one group."""
+    arrangement: Arrangement = "separate"
 
     @property
     def token_nbytes(self) -> int:
@@ -131,6 +148,8 @@ class ShapeSummary:
     block_nbytes: int
     nbytes: int
     notes: tuple[str, ...]
+    store_groups: tuple[StoreGroup, ...]
+    arrangement: Arrangement
 
 
 def summary_of(shape: CacheShape) -> ShapeSummary:
@@ -153,6 +172,8 @@ def summary_of(shape: CacheShape) -> ShapeSummary:
         block_nbytes=shape.block_nbytes,
         nbytes=shape.nbytes,
         notes=shape.notes,
+        store_groups=shape.store_groups,
+        arrangement=shape.arrangement,
     )
 
 

@@ -10,11 +10,14 @@ from ems_cli.diagnostics.model_file import model_config
 from ems_cli.diagnostics.parallel import Parallel
 from ems_cli.diagnostics.shape import (
     DEFAULT_BLOCK_SIZE,
+    Arrangement,
     CacheShape,
     LayerShape,
     PlaneShape,
+    StoreGroup,
     modest_blocks,
 )
+from ems_cli.diagnostics.shape_grammar import WrittenShape
 
 DEFAULT_LAYERS: Final = 32
 DEFAULT_HEADS: Final = 8
@@ -40,6 +43,10 @@ class ShapeRequest:
     pp: int = 1
     rank: int = 0
     mtp: bool = False
+    written: WrittenShape | None = None
+    """What `--shape` says; its blocks are `blocks` and `block_size`, too."""
+    groups: tuple[StoreGroup, ...] = ()
+    arrangement: Arrangement = "separate"
 
     def of_rank(self, rank: int) -> "ShapeRequest":
         """Return the same request for another global rank."""
@@ -52,8 +59,15 @@ def shape_of(request: ShapeRequest) -> CacheShape:
     Raises:
         BadInput: options contradict each other, or one of them cannot be used.
     """
+    shape = _shape_of(request)
+    return replace(shape, store_groups=request.groups, arrangement=request.arrangement)
+
+
+def _shape_of(request: ShapeRequest) -> CacheShape:
     parallel = Parallel(request.tp, request.pp, request.rank)
     dtype = None if request.dtype is None else dtype_named(request.dtype)
+    if request.written is not None:
+        return _shape_of_written(request, request.written, parallel)
     if request.model is None:
         return _shape_of_flags(request, parallel, dtype or DEFAULT_DTYPE)
     _refuse_both_sources(request)
@@ -84,6 +98,34 @@ def _refuse_both_sources(request: ShapeRequest) -> None:
     for option, value in own.items():
         if value is not None:
             raise BadInput("the model says this already; drop it or --model", option=option)
+
+
+def _shape_of_written(
+    request: ShapeRequest, written: WrittenShape, parallel: Parallel
+) -> CacheShape:
+    own = {
+        "--model": request.model,
+        "--layers": request.layers,
+        "--heads": request.heads,
+        "--head-size": request.head_size,
+        "--dtype": request.dtype,
+        "--mtp": request.mtp or None,
+        "--tp": None if request.tp == 1 else request.tp,
+        "--pp": None if request.pp == 1 else request.pp,
+    }
+    for option, value in own.items():
+        if value is not None:
+            raise BadInput("--shape says what one rank holds; drop it or --shape", option=option)
+    return CacheShape(
+        source="--shape",
+        kvcache_type=written.kvcache_type,
+        block_size=request.block_size,
+        num_blocks=written.num_blocks if request.blocks is None else request.blocks,
+        layers=written.layers,
+        model_layers=len(written.layers),
+        model_heads=written.layers[0].planes[0].heads,
+        parallel=parallel,
+    )
 
 
 def _shape_of_flags(request: ShapeRequest, parallel: Parallel, dtype: str) -> CacheShape:
