@@ -1,122 +1,155 @@
 """`ems-cli bench`."""
 
-from dataclasses import dataclass
-from typing import Annotated
+from collections.abc import Callable
+from dataclasses import fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import typer
 
-from ems_cli.commands.options import DeviceOptions, OutputOptions, ShapeOptions, sink_for
+from ems_cli.commands.bench_options import BenchShapeOptions, KindOptions, RunOptions
+from ems_cli.commands.options import DeviceOptions, OutputOptions, nbytes_of, numbers_of, sink_for
 from ems_cli.diagnostics.bad_input import BadInput
-from ems_cli.diagnostics.shape_request import shapes_on
 from ems_cli.render.sink import Sink
+
+if TYPE_CHECKING:  # numpy comes with these
+    from ems_cli.diagnostics.bench import BenchReport
+    from ems_cli.diagnostics.bench_run import Bench
+    from ems_cli.diagnostics.bench_sweep import Point, Wanted
 
 _EXIT_INTERRUPTED = 130
 _EXIT_FAILED = 3
 
 
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """What a run of the benchmark is."""
-
-    blocks_per_call: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Blocks of one save or load.  [default: half of the cache, at most 64]",
-        ),
-    ] = None
-    in_flight: Annotated[
-        int,
-        typer.Option(
-            min=1, max=64, metavar="N", help="Calls of one run; the asynchronous ones at once."
-        ),
-    ] = 1
-    runs: Annotated[
-        int | None,
-        typer.Option(
-            min=1,
-            metavar="N",
-            help="Runs of each operation.  [default: 20, or what 20 s allow, at least 5]",
-        ),
-    ] = None
-    miss_ratio: Annotated[
-        float,
-        typer.Option(
-            min=0, max=1, metavar="X", help="Share of each load's blocks that was never saved."
-        ),
-    ] = 0.0
-    sequential: Annotated[
-        bool,
-        typer.Option(
-            "--sequential/--random", help="Blocks that follow each other in memory, or random ones."
-        ),
-    ] = False
-    verify: Annotated[
-        bool,
-        typer.Option("--verify/--no-verify", help="Compare loaded blocks with what was saved."),
-    ] = True
-    pool: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL", help="Pool to save into.  [default: memory:// of the size needed]"
-        ),
-    ] = None
-    submit: Annotated[
-        bool,
-        typer.Option(
-            "--submit",
-            help="Only time how long large calls hold the caller's thread, with a cache of their"
-            " own, on the first device.",
-        ),
-    ] = False
-
-
-def bench(
+def bench(  # noqa: PLR0913 - groups of options
     context: typer.Context,
-    cache: ShapeOptions,
+    cache: BenchShapeOptions,
     where: DeviceOptions,
     how: RunOptions,
+    kind: KindOptions,
+    *,
     output: OutputOptions,
 ) -> None:
-    """Time saves and loads beside raw copies of the same bytes."""
-    sink = sink_for(context, output)
-    if how.submit:
-        if cache != ShapeOptions() or how != RunOptions(runs=how.runs, submit=True):
-            raise BadInput("it has a cache and calls of its own; only --runs", option="--submit")
-        _submission(sink, where, how)
-        return
-    request, chosen = cache.request(), where.chosen()
-    shape = shapes_on(request, 1)[0]
-    # torch and numpy come with these: not before the options are known to be right
-    from ems_cli.diagnostics.bench import Settings  # noqa: PLC0415
-    from ems_cli.diagnostics.bench_run import (  # noqa: PLC0415
-        bench_on,
-        filled_in,
-        usual_runs,
-    )
-    from ems_cli.diagnostics.npu import SIMULATED_NOTE, start_runtime  # noqa: PLC0415
+    """Time saves and loads beside raw copies of the same bytes.
 
-    wanted = Settings(
-        blocks_per_call=how.blocks_per_call or 1,
-        in_flight=how.in_flight,
+    Lists, as in --block-size 16,64,128, and a repeated --pool make a sweep: one row for every
+    combination.
+    """
+    sink = sink_for(context, output)
+    if kind.submit or kind.suite:
+        option = "--submit" if kind.submit else "--suite"
+        _refuse_own_cache(cache, how, option)
+        _refuse_baselines(kind, option)
+        (_submission if kind.submit else _suite)(sink, where, how, kind)
+        return
+    if kind.quick:
+        raise BadInput("it belongs to --suite", option="--quick")
+    points = _points(cache, how)
+    before = _baseline(kind.baseline, len(points))
+    running, wanted = _started(sink, cache, where, how)
+    if len(points) == 1:
+        _one(sink, running, wanted, points[0], before=before, kind=kind)
+    else:
+        _sweep(sink, running, wanted, points, before=before, kind=kind)
+
+
+def _points(cache: BenchShapeOptions, how: RunOptions) -> "tuple[Point, ...]":
+    sizes = numbers_of(cache.block_size, option="--block-size")
+    in_flight = numbers_of(how.in_flight, option="--in-flight")
+    calls, orders = how.calls(), how.orders()
+    if cache.shape is not None:
+        sizes = (cache.asked_for(sizes[0], None).block_size,)
+    from ems_cli.diagnostics.bench_sweep import points_of  # noqa: PLC0415 - numpy
+
+    return points_of(sizes, calls, in_flight, orders, how.pool or (None,))
+
+
+def _started(
+    sink: Sink, cache: BenchShapeOptions, where: DeviceOptions, how: RunOptions
+) -> "tuple[Bench, Wanted]":
+    """Start the runtime, once all options are known to be right."""
+    sizes = numbers_of(cache.block_size, option="--block-size")
+    request, chosen = cache.asked_for(sizes[0], None), where.chosen()
+    from ems_cli.diagnostics.bench_run import Bench  # noqa: PLC0415 - numpy
+    from ems_cli.diagnostics.bench_settings import Settings  # noqa: PLC0415
+    from ems_cli.diagnostics.bench_sweep import Wanted  # noqa: PLC0415
+    from ems_cli.diagnostics.host_noise import host_noise  # noqa: PLC0415
+    from ems_cli.diagnostics.npu import SIMULATED_NOTE, start_runtime  # noqa: PLC0415
+    from ems_cli.diagnostics.shape_request import shape_of  # noqa: PLC0415
+
+    shape_of(request)
+    settings = Settings(
+        blocks_per_call=0,
+        in_flight=1,
         miss_ratio=how.miss_ratio,
-        sequential=how.sequential,
+        order="random",
         verify=how.verify,
         runs=how.runs,
-        pool=how.pool,
+        pool=None,
+        seconds=how.seconds,
     )
-    settings = filled_in(wanted, shape, how.blocks_per_call)
     runtime = start_runtime()
     if runtime.simulated:
         sink.note(SIMULATED_NOTE)
     indices = chosen.among(runtime.device_count)
-    caches = list(zip(indices, shapes_on(request, len(indices)), strict=True))
-    with sink.progress("measuring", total=len(caches) * usual_runs(settings)) as advance:
-        report = bench_on(runtime, caches, settings, tell=sink.note, advance=lambda: advance(1))
+    if how.together and len(indices) < 2:  # noqa: PLR2004 - one is always alone
+        raise BadInput("it takes more than one of --devices", option="--together")
+    wanted = Wanted(request, cache.blocks, indices, settings, how.together)
+    return Bench(runtime, sink.note, host_noise()), wanted
+
+
+def _one(  # noqa: PLR0913 - what is measured, and what becomes of it
+    sink: Sink,
+    running: "Bench",
+    wanted: "Wanted",
+    point: "Point",
+    *,
+    before: list[Any] | None,
+    kind: KindOptions,
+) -> None:
+    from ems_cli.diagnostics.bench_run import usual_runs  # noqa: PLC0415 - numpy
+    from ems_cli.diagnostics.bench_sweep import bench_at  # noqa: PLC0415
+
+    total = len(wanted.indices) * usual_runs(wanted.settings)
+    with sink.progress("measuring", total=total) as advance:
+        report = bench_at(replace(running, advance=lambda: advance(1)), wanted, point)
+    if before is not None and kind.baseline is not None:
+        report = _compared(kind.baseline, before[0], report)
+    _keep(sink, kind.save_baseline, report)
     from ems_cli.render.bench import bench_text  # noqa: PLC0415 - rich
 
-    sink.emit(report, bench_text)
+    _end(sink, report, lambda seen: bench_text(seen, details=kind.details))
+
+
+def _sweep(  # noqa: PLR0913 - as above
+    sink: Sink,
+    running: "Bench",
+    wanted: "Wanted",
+    points: "tuple[Point, ...]",
+    *,
+    before: list[Any] | None,
+    kind: KindOptions,
+) -> None:
+    from ems_cli.diagnostics.bench_sweep import sweep_on  # noqa: PLC0415 - numpy
+
+    with sink.progress("measuring", total=len(points)) as advance:
+        left = list(before or ())
+
+        def done(report: "BenchReport") -> "BenchReport":
+            advance(1)
+            if kind.baseline is None:
+                return report
+            return _compared(kind.baseline, left.pop(0), report)
+
+        report = sweep_on(running, wanted, points, done=done)
+    _keep(sink, kind.save_baseline, report)
+    from ems_cli.render.bench_sweep import sweep_text  # noqa: PLC0415 - rich
+
+    _end(sink, report, sweep_text)
+
+
+def _end(sink: Sink, report: Any, as_text: Callable[[Any], Any]) -> None:
+    sink.emit(report, as_text)
     if report.ended == "interrupted":
         raise typer.Exit(_EXIT_INTERRUPTED)
     if report.failure is not None:
@@ -126,7 +159,51 @@ def bench(
         raise typer.Exit(1)
 
 
-def _submission(sink: Sink, where: DeviceOptions, how: RunOptions) -> None:
+def _baseline(file: Path | None, points: int) -> list[Any] | None:
+    if file is None:
+        return None
+    from ems_cli.diagnostics.bench_compare import read_baseline  # noqa: PLC0415
+
+    before = read_baseline(file)
+    if len(before) != points:
+        raise BadInput(f"{file} has {len(before)} points, this one {points}", option="--baseline")
+    return list(before)
+
+
+def _compared(file: Path, before: Any, report: "BenchReport") -> "BenchReport":
+    from ems_cli.diagnostics.bench_compare import comparison_of  # noqa: PLC0415
+    from ems_cli.render.as_json import plain  # noqa: PLC0415
+
+    if report.ended != "complete":
+        return report
+    return replace(report, comparison=comparison_of(file, before, plain(report)))
+
+
+def _keep(sink: Sink, file: Path | None, report: Any) -> None:
+    if file is None:
+        return
+    from ems_cli.render.as_json import report_json  # noqa: PLC0415
+
+    try:
+        file.write_text(report_json(report) + "\n", encoding="utf-8")
+    except OSError as error:
+        option = "--save-baseline"
+        raise BadInput(f"{file} cannot be written: {error.strerror}", option=option) from error
+    sink.note(f"the figures are in {file}")
+
+
+def _refuse_own_cache(cache: BenchShapeOptions, how: RunOptions, option: str) -> None:
+    same = {field.name: getattr(RunOptions(), field.name) for field in fields(RunOptions)}
+    if cache != BenchShapeOptions() or how != RunOptions(**{**same, "runs": how.runs}):
+        raise BadInput("it has a cache and calls of its own; only --runs", option=option)
+
+
+def _refuse_baselines(kind: KindOptions, option: str) -> None:
+    if kind.baseline is not None or kind.save_baseline is not None:
+        raise BadInput("its figures have goals of their own; drop --baseline", option=option)
+
+
+def _submission(sink: Sink, where: DeviceOptions, how: RunOptions, _kind: KindOptions) -> None:
     from ems_cli.diagnostics.npu import SIMULATED_NOTE, start_runtime  # noqa: PLC0415 - torch
     from ems_cli.diagnostics.submission import (  # noqa: PLC0415
         USUAL_RUNS,
@@ -142,3 +219,24 @@ def _submission(sink: Sink, where: DeviceOptions, how: RunOptions) -> None:
     from ems_cli.render.submission import submission_text  # noqa: PLC0415 - rich
 
     sink.emit(report, submission_text)
+
+
+def _suite(sink: Sink, where: DeviceOptions, how: RunOptions, kind: KindOptions) -> None:
+    budget = nbytes_of(kind.memory, option="--memory")
+    chosen = where.chosen()
+    from ems_cli.diagnostics.bench_run import Bench  # noqa: PLC0415 - torch
+    from ems_cli.diagnostics.bench_suite import Extent, suite_on  # noqa: PLC0415
+    from ems_cli.diagnostics.host_noise import host_noise  # noqa: PLC0415
+    from ems_cli.diagnostics.npu import SIMULATED_NOTE, start_runtime  # noqa: PLC0415
+
+    runtime = start_runtime()
+    if runtime.simulated:
+        sink.note(SIMULATED_NOTE)
+    index = chosen.among(runtime.device_count)[0]
+    extent = Extent(budget_nbytes=budget, quick=kind.quick, runs=how.runs)
+    with sink.progress("measuring", total=extent.steps) as advance:
+        running = Bench(runtime, sink.note, host_noise(), lambda: advance(1))
+        report = suite_on(running, index, extent)
+    from ems_cli.render.bench_suite import suite_text  # noqa: PLC0415 - rich
+
+    _end(sink, report, suite_text)

@@ -1,49 +1,34 @@
 """What a benchmark of saves and loads found: raw times are kept, all else is derived."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from statistics import median
-from typing import Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Final, Literal
 
-from ems_cli.diagnostics.measure import BUSY_SHARE, FEW_SAMPLES, percentile
+from ems_cli.diagnostics.bench_compare import Comparison
+from ems_cli.diagnostics.bench_settings import Settings
+from ems_cli.diagnostics.host_noise import HostNoise
+from ems_cli.diagnostics.machine import Machine
 from ems_cli.diagnostics.shape import ShapeSummary
 
 MEMCPY, RAW_OUT, RAW_IN = "memcpy", "raw_copy_out", "raw_copy_in"
+RAW_OUT_TWO, RAW_IN_TWO = "raw_copy_out_two_streams", "raw_copy_in_two_streams"
+RAW_BOTH = "raw_copy_both_ways"
 SAVE, LOAD, ASYNC_SAVE, ASYNC_LOAD = "save", "load", "async_save", "async_load"
-OPERATIONS = (MEMCPY, RAW_OUT, RAW_IN, SAVE, LOAD, ASYNC_SAVE, ASYNC_LOAD)
-CEILINGS: Mapping[str, str] = {
-    SAVE: RAW_OUT,
-    LOAD: RAW_IN,
-    ASYNC_SAVE: RAW_OUT,
-    ASYNC_LOAD: RAW_IN,
-}
-"""What each operation of the library is compared with."""
+BOTH = "save_and_load"
+LIBRARY: Final = (SAVE, LOAD, ASYNC_SAVE, ASYNC_LOAD, BOTH)
+"""What goes through the library; BOTH is a save and a load at once, half of the blocks each."""
+OPERATIONS: Final = (
+    MEMCPY,
+    RAW_OUT,
+    RAW_OUT_TWO,
+    RAW_IN,
+    RAW_IN_TWO,
+    RAW_BOTH,
+    *LIBRARY,
+)
 
 Ended = Literal["complete", "interrupted", "failed"]
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """What is measured, and how often."""
-
-    blocks_per_call: int
-    in_flight: int
-    """Calls of one run: one after another when they wait, all at once when they do not."""
-    miss_ratio: float
-    """Share of each load's blocks, its last ones, that were never saved."""
-    sequential: bool
-    """Blocks that follow each other in memory, instead of random ones."""
-    verify: bool
-    runs: int | None
-    """None: enough for the percentiles, within some seconds."""
-    pool: str | None
-    """URL; None: a pool in this process, just large enough."""
-    seed: int = 0
-
-    @property
-    def hits_per_call(self) -> int:
-        """Blocks of each load that were saved."""
-        return self.blocks_per_call - round(self.blocks_per_call * self.miss_ratio)
+Ceiling = Literal["one stream", "two streams"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +46,13 @@ class Run:
     nbytes: int
     """Bytes that have really arrived."""
     ceiling_bytes_per_second: float | None = None
-    """Of the raw copy next to this run."""
+    """Of the raw copy next to this run, in one call on one stream."""
+    two_streams_bytes_per_second: float | None = None
+    """Of the raw copy next to this run, in two calls on two streams."""
+    call_seconds: float | None = None
+    """Sum over the calls, from submission to the end, as the library itself noted them."""
+    phases: Mapping[str, float] = field(default_factory=dict)
+    """Seconds of `call_seconds`, by phase: wait, plan, start, copy, pool."""
 
     @property
     def bytes_per_second(self) -> float:
@@ -81,6 +72,11 @@ class Figures:
     nbytes: int
     nbytes_per_run: int
     seconds_p50: float
+    seconds_p50_low: float | None
+    """The true median lies above this in 95 of 100 cases, and below `seconds_p50_high`."""
+    seconds_p50_high: float | None
+    tight: bool
+    """Whether half of that interval is within 3 % of the median."""
     seconds_p90: float
     seconds_p99: float
     seconds_max: float
@@ -90,8 +86,14 @@ class Figures:
     """From the last call's return to the end."""
     bytes_per_second: float
     """Median over the runs."""
+    ceiling: Ceiling | None
+    """Which raw copy is the ceiling: the one with the higher median."""
     ceiling_share: float | None
-    """Median over the runs of this rate by that of the raw copy next to it."""
+    """Median over the runs of this rate by that of the ceiling next to it."""
+    one_stream_share: float | None
+    two_streams_share: float | None
+    phase_shares: Mapping[str, float]
+    """Of the time of the library's calls, all runs together; "other" is the rest."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,16 +126,31 @@ class Verification:
 
 
 @dataclass(frozen=True, slots=True)
+class SetUp:
+    """What comes once, before the first block moves."""
+
+    registration_seconds: float
+    """The first `register_kvcache` of the process on this NPU."""
+    registration_again_seconds: float
+    """An equal one after it."""
+    pinned_nbytes: int
+    pinning_seconds: float
+    """Taking so much pinned memory from the host, for the raw copies."""
+
+
+@dataclass(frozen=True, slots=True)
 class DeviceBench:
     """What was measured on one NPU."""
 
     device: str
     device_name: str
     shape: ShapeSummary
-    registration_seconds: float
+    set_up: SetUp
     pool_capacity_nbytes: int
     span_facts: SpanFacts
     operations: Mapping[str, Operation]
+    both_ways_gain: float | None
+    """Rate of a save and a load at once by the mean of the rates of one alone."""
     verification: Verification | None
     """None: nothing was verified."""
     others_cpu_share: float | None
@@ -141,6 +158,24 @@ class DeviceBench:
     labels: tuple[str, ...]
     reasons: tuple[str, ...]
     """Why figures are low or doubtful, in sentences."""
+
+
+@dataclass(frozen=True, slots=True)
+class Together:
+    """All NPUs at once against each alone, in turns; asynchronous saves, then loads."""
+
+    devices: tuple[str, ...]
+    nbytes_per_device: int
+    """Saved and loaded by each NPU in one round: both directions added up."""
+    alone_seconds: tuple[tuple[float, ...], ...]
+    """By device and round; raw values."""
+    together_seconds: tuple[float, ...]
+    """By round, until the last NPU had finished; raw values."""
+    alone_bytes_per_second: tuple[float, ...]
+    """Medians by device."""
+    together_bytes_per_second: float
+    scaling: float
+    """The rate together by the sum of the rates alone; 1 when they do not disturb each other."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,64 +189,20 @@ class BenchReport:
     verified: bool
     """Every loaded block of every measured run was compared, and none was wrong."""
     versions: Mapping[str, str]
-    processors: int
+    machine: Machine
+    noise: HostNoise | None
+    """The host before the benchmark."""
     settings: Settings
     devices: tuple[DeviceBench, ...]
+    together: Together | None = None
+    comparison: Comparison | None = None
+    """With an earlier report, if one was given."""
 
     @property
     def has_problem(self) -> bool:
-        """Whether bytes were wrong, or blocks failed."""
-        return any(
+        """Whether bytes were wrong, blocks failed, or something has become slower."""
+        return (self.comparison is not None and self.comparison.regressed) or any(
             (device.verification is not None and device.verification.wrong_blocks)
             or any(operation.figures.failed_blocks for operation in device.operations.values())
             for device in self.devices
         )
-
-
-def operation_of(cold: Sequence[Run], runs: Sequence[Run]) -> Operation:
-    """Return an operation with its figures; there is at least one run."""
-    return Operation(tuple(cold), tuple(runs), figures_of(runs))
-
-
-def figures_of(runs: Sequence[Run]) -> Figures:
-    """Return the figures of at least one run."""
-    seconds = [run.seconds for run in runs]
-    submits = [run.submit_seconds for run in runs if run.submit_seconds is not None]
-    transfers = [run.seconds - run.submit_seconds for run in runs if run.submit_seconds is not None]
-    shares = [
-        run.bytes_per_second / run.ceiling_bytes_per_second
-        for run in runs
-        if run.ceiling_bytes_per_second
-    ]
-    nbytes = sum(run.nbytes for run in runs)
-    return Figures(
-        runs=len(runs),
-        requested_blocks=sum(run.requested_blocks for run in runs),
-        moved_blocks=sum(run.moved_blocks for run in runs),
-        missed_blocks=sum(run.missed_blocks for run in runs),
-        failed_blocks=sum(run.failed_blocks for run in runs),
-        nbytes=nbytes,
-        nbytes_per_run=nbytes // len(runs),
-        seconds_p50=percentile(seconds, 50),
-        seconds_p90=percentile(seconds, 90),
-        seconds_p99=percentile(seconds, 99),
-        seconds_max=max(seconds),
-        seconds_mean=sum(seconds) / len(seconds),
-        submit_seconds_p50=percentile(submits, 50) if submits else None,
-        transfer_seconds_p50=percentile(transfers, 50) if transfers else None,
-        bytes_per_second=median(run.bytes_per_second for run in runs),
-        ceiling_share=median(shares) if shares else None,
-    )
-
-
-def labels_of(
-    *, simulated: bool, verified: bool, runs: int, others_cpu_share: float | None
-) -> tuple[str, ...]:
-    """Return what must stand beside every figure."""
-    labels = {
-        "SIMULATED": simulated,
-        "UNVERIFIED": not verified,
-        "TOO FEW SAMPLES": runs < FEW_SAMPLES,
-        "HOST BUSY": others_cpu_share is not None and others_cpu_share > BUSY_SHARE,
-    }
-    return tuple(label for label, holds in labels.items() if holds)

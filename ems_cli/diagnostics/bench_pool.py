@@ -9,7 +9,7 @@ from ems.layout.copy_plan import ALIGNMENT
 from ems.pool.base import PoolEngine
 from ems.pool.registry import open_pool
 from ems_cli.diagnostics.bad_input import BadInput
-from ems_cli.diagnostics.bench import Settings
+from ems_cli.diagnostics.bench_settings import Settings
 from ems_cli.diagnostics.npu import Runtime
 from ems_cli.diagnostics.shape import CacheShape
 
@@ -25,8 +25,12 @@ def entry_nbytes(shape: CacheShape) -> int:
 
 
 def pool_nbytes(shape: CacheShape, settings: Settings) -> int:
-    """Return the memory that holds the entries of one run, in whole segments."""
-    entry, entries = entry_nbytes(shape), settings.hits_per_call * settings.in_flight
+    """Return the memory that holds the entries of one run, in whole segments.
+
+    While half of them are loaded, as much again is saved.
+    """
+    entry, saved = entry_nbytes(shape), settings.hits_per_call * settings.in_flight
+    entries = saved + saved // 2
     if entry * entries <= _SEGMENT_NBYTES or entry > _SEGMENT_NBYTES:
         return entry * entries
     return -(-entries // (_SEGMENT_NBYTES // entry)) * _SEGMENT_NBYTES

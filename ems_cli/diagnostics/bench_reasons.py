@@ -1,19 +1,20 @@
 """Why a figure is low, or not to be trusted: sentences from the figures alone."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Final
 
 from ems.common.units import format_nbytes
 from ems_cli.diagnostics.bench import (
     ASYNC_LOAD,
     ASYNC_SAVE,
-    CEILINGS,
+    LIBRARY,
     MEMCPY,
     RAW_OUT,
     Figures,
     Operation,
     SpanFacts,
 )
+from ems_cli.diagnostics.host_noise import BUSY_OVERRUN, HostNoise
 from ems_cli.diagnostics.measure import BUSY_SHARE, FEW_SAMPLES
 
 LOW_SHARE: Final = 0.9
@@ -27,7 +28,11 @@ _HOST_BOUND = 0.8
 
 
 def reasons_of(
-    operations: Mapping[str, Operation], spans: SpanFacts, others_cpu_share: float | None
+    operations: Mapping[str, Operation],
+    spans: SpanFacts,
+    others_cpu_share: float | None,
+    *,
+    noise: HostNoise | None = None,
 ) -> tuple[str, ...]:
     """Return the likely reasons for what is low or doubtful, the strongest first."""
     figures = {name: operation.figures for name, operation in operations.items()}
@@ -35,21 +40,28 @@ def reasons_of(
         return ()
     low = {
         name: share
-        for name in CEILINGS
+        for name in LIBRARY
         if name in figures
         and (share := figures[name].ceiling_share) is not None
         and share < LOW_SHARE
     }
-    found = [*_doubts(figures, others_cpu_share)]
+    busy = noise is not None and noise.busy
+    found = [*_noise(noise), *_doubts(figures, others_cpu_share, busy=busy)]
     if low:
         worst = min(low, key=lambda name: low[name])
         reasons = list(_low(figures, spans, worst))
-        found += reasons or [f"{worst} reaches {low[worst]:.0%} of the ceiling; no reason found"]
+        found += reasons or [
+            f"{_named([worst])} reaches {low[worst]:.0%} of the ceiling; no reason found"
+        ]
     return (*found, *_host_bound(figures))
 
 
+def _named(names: Sequence[str]) -> str:
+    return ", ".join(name.replace("_", " ") for name in names)
+
+
 def _low(figures: Mapping[str, Figures], spans: SpanFacts, worst: str) -> Iterator[str]:
-    share = f"{worst} reaches {figures[worst].ceiling_share:.0%} of the ceiling"
+    share = f"{_named([worst])} reaches {figures[worst].ceiling_share:.0%} of the ceiling"
     if spans.median_nbytes < _SMALL_SPAN:
         yield (
             f"{share}: spans of {format_nbytes(spans.median_nbytes)} are small, and each has a "
@@ -60,17 +72,37 @@ def _low(figures: Mapping[str, Figures], spans: SpanFacts, worst: str) -> Iterat
             f"{share}: a run of {figures[worst].seconds_p50 * 1e3:.2f} ms is little more than the "
             "fixed cost of a call; more blocks per call spread it"
         )
-    for name in (ASYNC_SAVE, ASYNC_LOAD):
-        submit = figures[name].submit_seconds_p50 if name in figures else None
-        if submit is not None and submit > _SUBMIT_SHARE * figures[name].seconds_p50:
-            yield (
-                f"{name} spends {submit / figures[name].seconds_p50:.0%} of its time on the "
-                "caller's thread, before anything moves"
-            )
+    waited = figures[worst].phase_shares.get("pool", 0.0)
+    if waited > _SUBMIT_SHARE:
+        yield f"{_named([worst])} spends {waited:.0%} of its calls in the pool, not copying"
+    held = {
+        name: figures[name].submit_seconds_p50 or 0.0
+        for name in (ASYNC_SAVE, ASYNC_LOAD)
+        if name in figures
+    }
+    shares = {name: seconds / figures[name].seconds_p50 for name, seconds in held.items()}
+    long = [name for name, share in shares.items() if share > _SUBMIT_SHARE]
+    if long:
+        most = max(shares.values())
+        yield (
+            f"{_named(long)}: up to {most:.0%} of the time passes on the caller's thread, before "
+            "anything moves"
+        )
 
 
-def _doubts(figures: Mapping[str, Figures], others_cpu_share: float | None) -> Iterator[str]:
-    if others_cpu_share is not None and others_cpu_share > BUSY_SHARE:
+def _noise(noise: HostNoise | None) -> Iterator[str]:
+    if noise is not None and noise.busy:
+        share = noise.others_cpu_share
+        found = [] if share is None else [f"others used {share:.0%} of the processors"]
+        if noise.overrun_p99 > BUSY_OVERRUN:
+            found.append(f"a spin of 1 ms took {noise.overrun_p99 * 1e3:.1f} ms longer at p99")
+        yield f"the host was busy beforehand: {', '.join(found)}; repeat on a quiet one"
+
+
+def _doubts(
+    figures: Mapping[str, Figures], others_cpu_share: float | None, *, busy: bool
+) -> Iterator[str]:
+    if not busy and others_cpu_share is not None and others_cpu_share > BUSY_SHARE:
         yield (
             f"other processes used {others_cpu_share:.0%} of the processors meanwhile; "
             "repeat on a quiet host"
@@ -78,15 +110,33 @@ def _doubts(figures: Mapping[str, Figures], others_cpu_share: float | None) -> I
     fewest = min(one.runs for one in figures.values())
     if fewest < FEW_SAMPLES:
         yield f"{fewest} runs say little of p90 and p99; --runs {FEW_SAMPLES} or more"
+    loose = {
+        name: (one.seconds_p50_high - one.seconds_p50_low) / 2 / one.seconds_p50
+        for name, one in figures.items()
+        if name in LIBRARY
+        and not one.tight
+        and one.seconds_p50_low is not None
+        and one.seconds_p50_high is not None
+    }
+    if loose:
+        name = max(loose, key=lambda name: loose[name])
+        yield (
+            f"not tight: the median of {_named([name])} is known to ±{loose[name]:.0%} "
+            f"only after {figures[name].runs} runs; --seconds N allows more"
+        )
     above = [name for name, one in figures.items() if (one.ceiling_share or 0) > _ABOVE]
     if above:
         yield (
-            f"{', '.join(above)} above the ceiling: the raw copy is one call on one stream, the "
-            "library has two slices under way; or the noise is larger than the difference"
+            f"{_named(above)} above the ceiling: the noise is larger than the difference, or the "
+            "library overlaps what the raw copy does in turn"
         )
-    wide = [name for name, one in figures.items() if one.seconds_p90 > _WIDE * one.seconds_p50]
+    wide = [
+        name
+        for name, one in figures.items()
+        if name in LIBRARY and one.seconds_p90 > _WIDE * one.seconds_p50
+    ]
     if wide:
-        yield f"times vary much: p90 is over {_WIDE} × p50 in {', '.join(wide)}"
+        yield f"times vary much: p90 is over {_WIDE} × p50 in {_named(wide)}"
 
 
 def _host_bound(figures: Mapping[str, Figures]) -> Iterator[str]:

@@ -2,58 +2,53 @@
 
 import os
 import time
-import uuid
-from collections.abc import Callable, Generator, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import Final
 
-import numpy as np
-
 from ems.common.exception import EmsException
-from ems.layout.registered import key_prefixes
-from ems.layout.registration import Registration
-from ems_cli.diagnostics.bad_input import BadInput
 from ems_cli.diagnostics.bench import (
     OPERATIONS,
     BenchReport,
     DeviceBench,
     Ended,
     Run,
-    Settings,
+    SetUp,
     SpanFacts,
+    Together,
     Verification,
-    labels_of,
-    operation_of,
 )
-from ems_cli.diagnostics.bench_pool import (
-    await_pinning,
-    bench_pool,
-    entry_nbytes,
-    pool_nbytes,
-)
+from ems_cli.diagnostics.bench_content import Compared
+from ems_cli.diagnostics.bench_figures import both_ways_gain, labels_of, loosest, operation_of
+from ems_cli.diagnostics.bench_pool import await_pinning
 from ems_cli.diagnostics.bench_reasons import reasons_of
-from ems_cli.diagnostics.bench_trip import Compared, Parts, Trips, raw_spans
-from ems_cli.diagnostics.measure import (
-    HostTimes,
-    host_times,
-    seconds_of,
-    share_of_others,
-)
+from ems_cli.diagnostics.bench_rig import Place, rig
+from ems_cli.diagnostics.bench_settings import Settings
+from ems_cli.diagnostics.bench_together import bench_together
+from ems_cli.diagnostics.bench_trip import Trips
+from ems_cli.diagnostics.host_noise import HostNoise
+from ems_cli.diagnostics.machine import machine
+from ems_cli.diagnostics.measure import TIGHT, HostTimes, host_times, share_of_others
 from ems_cli.diagnostics.npu import Runtime, versions
-from ems_cli.diagnostics.session import (
-    Tell,
-    context_caching,
-    plane_names,
-    rank_settings,
-    synthetic_cache,
-)
+from ems_cli.diagnostics.session import Tell
 from ems_cli.diagnostics.shape import CacheShape, summary_of
 
-_BUDGET_SECONDS: Final = 20.0
-"""Without a number of runs: no further ones after this long on one NPU."""
-_FEWEST, _USUAL = 5, 20
+FEWEST: Final = 10
+"""Without a number of runs: no fewer, unless they take three times the seconds allowed."""
+MOST: Final = 200
+_PATIENCE: Final = 3
 _WARM_UPS: Final = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Bench:
+    """What a benchmark has at hand besides its caches and settings."""
+
+    runtime: Runtime
+    tell: Tell
+    noise: HostNoise | None = None
+    advance: Callable[[], None] = lambda: None
+    """Called after each run that counts."""
 
 
 @dataclass(slots=True)
@@ -62,9 +57,9 @@ class _Measured:
 
     index: int
     shape: CacheShape
-    registration_seconds: float = 0.0
+    set_up: SetUp = field(default_factory=lambda: SetUp(0.0, 0.0, 0, 0.0))
     capacity_nbytes: int = 0
-    span_facts: SpanFacts | None = None
+    span_facts: SpanFacts = field(default_factory=lambda: SpanFacts(0, 0, 0, 0))
     cold: dict[str, list[Run]] = field(default_factory=dict)
     runs: dict[str, list[Run]] = field(default_factory=dict)
     compared: Compared = field(default_factory=Compared)
@@ -72,16 +67,15 @@ class _Measured:
 
 
 def bench_on(
-    runtime: Runtime,
+    bench: Bench,
     caches: Sequence[tuple[int, CacheShape]],
     settings: Settings,
     *,
-    tell: Tell,
-    advance: Callable[[], None] = lambda: None,
+    together: bool = False,
 ) -> BenchReport:
     """Measure each device in turn. Ctrl-C or a failure ends it; what was measured is reported.
 
-    `advance` is called after each run that counts; `usual_runs` says how many there may be.
+    With `together` all devices are then measured at once, against each alone.
 
     Raises:
         BadInput: the settings do not fit the cache or the pool.
@@ -91,108 +85,69 @@ def bench_on(
     devices: list[DeviceBench] = []
     ended: Ended = "complete"
     failure: BaseException | None = None
-    for index, shape in caches:
-        measured = _Measured(index, shape)
-        try:
-            _measure(runtime, measured, settings, tell, advance)
-        except KeyboardInterrupt as error:
-            ended, failure = "interrupted", error
-        except EmsException as error:
-            ended, failure = "failed", error
-        if measured.runs:
-            devices.append(_device(runtime, measured, settings))
-        if failure is not None:
-            break
+    all_at_once: Together | None = None
+    measured = _Measured(*caches[0])
+    try:
+        for index, shape in caches:
+            measured = _Measured(index, shape)
+            _measure(bench, measured, settings)
+            devices.append(_device(bench, measured, settings))
+        if together:
+            places = [Place(bench.runtime, index, shape) for index, shape in caches]
+            all_at_once = bench_together(places, settings, bench.tell)
+    except KeyboardInterrupt as error:
+        ended, failure = "interrupted", error
+    except EmsException as error:
+        ended, failure = "failed", error
+    if failure is not None and len(devices) < len(caches) and measured.runs:
+        devices.append(_device(bench, measured, settings))
     if failure is not None and not devices:
         raise failure
-    return _report(runtime, devices, settings, ended, failure)
+    return _report(bench, devices, settings, ended, failure, together=all_at_once)
 
 
-def _measure(
-    runtime: Runtime,
-    measured: _Measured,
-    settings: Settings,
-    tell: Tell,
-    advance: Callable[[], None],
-) -> None:
-    with _trips(runtime, measured, settings, tell) as trips:
-        trips.touch_every_block()
-        for _ in range(_WARM_UPS):
-            _pair(trips, measured.cold, raw_first=True)
+def _measure(bench: Bench, measured: _Measured, settings: Settings) -> None:
+    place = Place(bench.runtime, measured.index, measured.shape)
+    with rig(place, settings, bench.tell) as ready:
+        trips = ready.trips
+        measured.set_up = ready.set_up
+        measured.capacity_nbytes = ready.capacity_nbytes
+        measured.span_facts = ready.span_facts
+        trips.content.touch_every_block()
+        for turn in range(_WARM_UPS):
+            _pair(trips, measured.cold, turn)
         await_pinning(trips.parts.pool)
         trips.compared = measured.compared
         measured.before = host_times()
         started, done = time.monotonic(), 0
-        while not _enough(done, time.monotonic() - started, settings.runs):
-            _pair(trips, measured.runs, raw_first=bool(done % 2))
+        while not _enough(done, time.monotonic() - started, settings, measured.runs):
+            _pair(trips, measured.runs, done)
             done += 1
-            advance()
+            bench.advance()
 
 
 def usual_runs(settings: Settings) -> int:
-    """Return how many runs there are on each NPU, unless time is short."""
-    return settings.runs or _USUAL
+    """Return how many runs there may be on each NPU."""
+    return settings.runs or MOST
 
 
-def _enough(done: int, seconds: float, wanted: int | None) -> bool:
-    if wanted is not None:
-        return done >= wanted
-    return done >= _USUAL or (done >= _FEWEST and seconds > _BUDGET_SECONDS)
+def _enough(done: int, seconds: float, settings: Settings, runs: dict[str, list[Run]]) -> bool:
+    if settings.runs is not None:
+        return done >= settings.runs
+    if done < FEWEST:
+        return done > 0 and seconds > _PATIENCE * settings.seconds
+    loose = loosest(runs)
+    return done >= MOST or seconds > settings.seconds or (loose is not None and loose <= TIGHT)
 
 
-def _pair(trips: Trips, into: dict[str, list[Run]], *, raw_first: bool) -> None:
+def _pair(trips: Trips, into: dict[str, list[Run]], turn: int) -> None:
     """Make one waiting and one asynchronous trip."""
     for asynchronous in (False, True):
-        for name, run in trips.trip(asynchronous=asynchronous, raw_first=raw_first).items():
+        for name, run in trips.trip(asynchronous=asynchronous, turn=turn).items():
             into.setdefault(name, []).append(run)
 
 
-@contextmanager
-def _trips(
-    runtime: Runtime, measured: _Measured, settings: Settings, tell: Tell
-) -> Generator[Trips, None, None]:
-    """Allocate, register and prepare all that trips need."""
-    index, shape = measured.index, measured.shape
-    _check_blocks(shape, settings)
-    needed = pool_nbytes(shape, settings)
-    # a model of its own keeps the entries apart from those of others in a shared pool
-    rank = rank_settings(index, shape, model=f"ems-cli bench {uuid.uuid4()}")
-    run_nbytes = settings.hits_per_call * settings.in_flight * entry_nbytes(shape)
-    with (
-        synthetic_cache(runtime, index, shape, tell) as cache,
-        closing(bench_pool(runtime, index, settings.pool, needed)) as pool,
-        context_caching(runtime, rank, pool) as caching,
-        closing(runtime.synthetic.RawCopies(index, run_nbytes)) as raw,
-    ):
-        measured.capacity_nbytes = pool.stats().capacity_nbytes
-        measured.registration_seconds = seconds_of(lambda: caching.register_kvcache(cache.kvcache))
-        registration = caching.registration
-        if registration is None:
-            raise EmsException("the cache that was registered is gone")
-        measured.span_facts = _span_facts(registration, settings)
-        prefixes = key_prefixes(rank, registration)
-        names = plane_names(shape)
-        yield Trips(Parts(cache, raw, caching, pool, registration, prefixes, names), settings)
-
-
-def _check_blocks(shape: CacheShape, settings: Settings) -> None:
-    wanted = (settings.hits_per_call + settings.blocks_per_call) * settings.in_flight
-    if wanted > shape.num_blocks:
-        raise BadInput(
-            f"{settings.in_flight} calls of {settings.blocks_per_call} blocks are loaded into "
-            f"others than those saved: {wanted} blocks, but the cache has {shape.num_blocks}",
-            option="--blocks-per-call",
-        )
-
-
-def _span_facts(registration: Registration, settings: Settings) -> SpanFacts:
-    blocks = range(settings.hits_per_call * settings.in_flight)
-    sizes = np.sort(raw_spans(registration, blocks, 0).nbytes).tolist()
-    # one of the sizes, where a mean of two would be none
-    return SpanFacts(len(sizes), sizes[0], sizes[(len(sizes) - 1) // 2], sizes[-1])
-
-
-def _device(runtime: Runtime, measured: _Measured, settings: Settings) -> DeviceBench:
+def _device(bench: Bench, measured: _Measured, settings: Settings) -> DeviceBench:
     operations = {
         name: operation_of(measured.cold.get(name, ()), measured.runs[name])
         for name in OPERATIONS
@@ -202,40 +157,43 @@ def _device(runtime: Runtime, measured: _Measured, settings: Settings) -> Device
     if measured.before is not None:
         others = share_of_others(measured.before, host_times(), os.cpu_count() or 1)
     compared = measured.compared
-    spans = measured.span_facts or SpanFacts(0, 0, 0, 0)
     return DeviceBench(
         f"npu:{measured.index}",
-        runtime.synthetic.device_name(measured.index),
+        bench.runtime.synthetic.device_name(measured.index),
         summary_of(measured.shape),
-        measured.registration_seconds,
+        measured.set_up,
         measured.capacity_nbytes,
-        spans,
+        measured.span_facts,
         operations,
+        both_ways_gain(operations),
         Verification(compared.verified, compared.wrong, compared.first_wrong)
         if settings.verify
         else None,
         others,
         labels_of(
-            simulated=runtime.simulated,
+            simulated=bench.runtime.simulated,
             verified=settings.verify and compared.verified > 0,
             runs=min(operation.figures.runs for operation in operations.values()),
             others_cpu_share=others,
+            busy=bench.noise is not None and bench.noise.busy,
         ),
-        reasons_of(operations, spans, others),
+        reasons_of(operations, measured.span_facts, others, noise=bench.noise),
     )
 
 
-def _report(
-    runtime: Runtime,
+def _report(  # noqa: PLR0913 - what the report has
+    bench: Bench,
     devices: Sequence[DeviceBench],
     settings: Settings,
     ended: Ended,
     failure: BaseException | None,
+    *,
+    together: Together | None,
 ) -> BenchReport:
     checked = [device.verification for device in devices]
     labels = dict.fromkeys(label for device in devices for label in device.labels)
     return BenchReport(
-        simulated=runtime.simulated,
+        simulated=bench.runtime.simulated,
         labels=tuple(labels),
         ended=ended,
         failure=str(failure) if isinstance(failure, EmsException) else None,
@@ -243,26 +201,9 @@ def _report(
             one is not None and one.verified_blocks > 0 and not one.wrong_blocks for one in checked
         ),
         versions=versions(),
-        processors=os.cpu_count() or 1,
+        machine=machine(),
+        noise=bench.noise,
         settings=settings,
         devices=tuple(devices),
+        together=together,
     )
-
-
-def filled_in(settings: Settings, shape: CacheShape, blocks_per_call: int | None) -> Settings:
-    """Return the settings with the blocks of a call chosen where the caller did not.
-
-    Half of the cache, as it is loaded into the other half, but no more than 64 blocks.
-
-    Raises:
-        BadInput: the cache has too few blocks, or every block would be missing.
-    """
-    most = max(1, shape.num_blocks // 2 // settings.in_flight)
-    chosen = replace(settings, blocks_per_call=blocks_per_call or min(_MOST_BLOCKS, most))
-    if chosen.hits_per_call < 1:
-        raise BadInput("with every block missing nothing moves", option="--miss-ratio")
-    _check_blocks(shape, chosen)
-    return chosen
-
-
-_MOST_BLOCKS: Final = 64

@@ -19,7 +19,7 @@ from ems.layout.registered import key_prefixes
 from ems.layout.registration import register
 from ems.pool.base import PoolEngine
 from ems.pool.registry import open_pool
-from ems_cli.diagnostics.bench import labels_of
+from ems_cli.diagnostics.bench_figures import labels_of
 from ems_cli.diagnostics.measure import Clock, host_times, seconds_of, share_of_others
 from ems_cli.diagnostics.npu import Runtime, versions
 from ems_cli.diagnostics.session import Tell, context_caching, rank_settings, synthetic_cache

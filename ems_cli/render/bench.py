@@ -1,4 +1,4 @@
-"""The report of `ems-cli bench` as text."""
+"""The report of `ems-cli bench` as text: the verdict first, and little more."""
 
 from collections.abc import Iterator
 
@@ -7,11 +7,14 @@ from rich.table import Table
 from rich.text import Text
 
 from ems.common.units import format_nbytes
-from ems_cli.diagnostics.bench import BenchReport, DeviceBench, Operation
+from ems_cli.diagnostics.bench import BenchReport, DeviceBench, Figures, Together
+from ems_cli.render.bars import bar, histogram
+from ems_cli.render.bench_compare import comparison_text
+from ems_cli.render.bench_details import details_of
+from ems_cli.render.bench_names import LIBRARY, name_of
 from ems_cli.render.figures import (
     bullets,
     duration,
-    exact,
     gigabytes,
     grid,
     heading,
@@ -20,160 +23,159 @@ from ems_cli.render.figures import (
     plain_table,
 )
 
-_NAMES = {
-    "memcpy": "host memcpy",
-    "raw_copy_out": "raw copy out",
-    "raw_copy_in": "raw copy in",
-    "async_save": "async save",
-    "async_load": "async load",
+_BAR = 16
+_BINS = 32
+_PHASES = ("wait", "plan", "start", "copy", "pool", "other")
+_SHOWN_RAW = {
+    "one stream": ("raw_copy_out", "raw_copy_in"),
+    "two streams": ("raw_copy_out_two_streams", "raw_copy_in_two_streams"),
 }
-_BARS = "▁▂▃▄▅▆▇█"
-_BINS = 24
-_HISTOGRAMS = ("save", "load", "async_save", "async_load")
 
 
-def bench_text(report: BenchReport) -> RenderableType:
-    """Return the report on all devices."""
+def bench_text(report: BenchReport, *, details: bool = False) -> RenderableType:
+    """Return the report on all devices; with `details` every figure of it."""
     parts: list[RenderableType] = []
     for device in report.devices:
-        parts += [*_device(device, report), Text()]
+        parts += [*_device(device, report, details=details), Text()]
+    if report.together is not None:
+        parts += [*_together(report.together), Text()]
+    if report.comparison is not None:
+        parts += [*comparison_text(report.comparison), Text()]
     return Group(*parts, *_end(report))
 
 
-def _device(device: DeviceBench, report: BenchReport) -> Iterator[RenderableType]:
+def _device(device: DeviceBench, report: BenchReport, *, details: bool) -> Iterator[RenderableType]:
     yield heading(f"{device.device}  {device.device_name}", device.labels)
+    yield _verified(device)
+    yield from _reached(device)
+    yield Text()
     yield _summary(device, report)
     yield Text()
-    yield heading("Rates and times")
     yield _rates(device)
-    yield Text(
-        "GB/s: 10^9 bytes that arrived, per second. of raw: this rate by that of the raw copy of "
-        "the same spans next to it (saves: out, loads: in), median of the runs.",
-        style="dim",
-    )
     yield Text()
-    yield heading("Milliseconds")
-    yield _times(device)
-    yield Text()
-    yield heading("Blocks and bytes of all runs")
-    yield _blocks(device)
-    yield Text()
-    yield heading("How the times are spread")
+    yield from _phases(device)
+    yield heading("Times of the runs")
     yield _histograms(device)
-    yield Text()
-    yield _verified(device)
+    if details:
+        yield from details_of(device, report)
     if device.reasons:
+        yield Text()
         yield bullets(device.reasons)
+
+
+def _reached(device: DeviceBench) -> Iterator[Text]:
+    """Yield the verdict on speed."""
+    pairs = []
+    for prefix in ("", "async_"):
+        names = (f"{prefix}save", f"{prefix}load")
+        shares = [
+            device.operations[name].figures.ceiling_share
+            for name in names
+            if name in device.operations
+        ]
+        if len(shares) == len(names) and None not in shares:
+            pairs.append(" and ".join(percent(share) for share in shares))
+    if pairs:
+        asynchronous = f", asynchronous {pairs[1]}" if len(pairs) > 1 else ""
+        yield Text(f"Save and load reach {pairs[0]} of the raw copy{asynchronous}")
 
 
 def _summary(device: DeviceBench, report: BenchReport) -> Table:
     shape, settings, spans = device.shape, report.settings, device.span_facts
     rows = grid()
+    layout = "" if shape.arrangement == "separate" else f", {shape.arrangement}"
     rows.add_row(
         "cache",
         Text(
             f"{shape.kvcache_type}, {shape.num_layers} layers, {shape.num_blocks} blocks × "
-            f"{shape.block_size} tokens, from {shape.source}"
+            f"{shape.block_size} tokens, from {shape.source}{layout}"
         ),
     )
-    rows.add_row("per block", exact(shape.block_nbytes))
-    order = "following each other" if settings.sequential else "at random"
-    calls = "1 call" if settings.in_flight == 1 else f"{settings.in_flight} calls"
-    rows.add_row("one run", f"{calls} of {settings.blocks_per_call} blocks {order}")
+    order = "following each other" if settings.order == "sequential" else "at random"
+    calls = "" if settings.in_flight == 1 else f"{settings.in_flight} calls of "
+    rows.add_row(
+        "a run",
+        f"{calls}{settings.blocks_per_call} blocks {order}, saved, then loaded into others",
+    )
     if settings.miss_ratio:
         missing = settings.blocks_per_call - settings.hits_per_call
         rows.add_row("", f"the last {missing} blocks of each load were never saved")
     sizes = format_nbytes(spans.median_nbytes)
     if spans.smallest_nbytes != spans.largest_nbytes:
-        smallest, largest = (
-            format_nbytes(spans.smallest_nbytes),
-            format_nbytes(spans.largest_nbytes),
-        )
+        smallest, largest = map(format_nbytes, (spans.smallest_nbytes, spans.largest_nbytes))
         sizes = f"{smallest} to {largest}, median {sizes}"
-    rows.add_row("spans", f"{spans.spans} of {sizes}")
+    moved = settings.hits_per_call * settings.in_flight * shape.block_nbytes
+    rows.add_row("", f"{format_nbytes(moved)} each way, {spans.spans} spans of {sizes}")
     pool = settings.pool or "memory:// in this process"
     rows.add_row("pool", Text(f"{pool}, {format_nbytes(device.pool_capacity_nbytes)}"))
-    rows.add_row("registered", f"in {duration(device.registration_seconds)}")
     return rows
 
 
 def _rates(device: DeviceBench) -> Table:
-    table = plain_table(
-        *("", "runs", "per run", "GB/s", "of raw", "p50 ms", "cold ms"),
-        right=("runs", "per run", "GB/s", "of raw", "p50 ms", "cold ms"),
-    )
-    for name, operation in device.operations.items():
-        figures = operation.figures
-        cold = operation.cold[0].seconds if operation.cold else None
+    columns = ("GB/s", "of raw", "p50 ms", "±", "p99 ms")
+    table = plain_table("", "GB/s", " ", *columns[1:], right=columns)
+    figures = {name: one.figures for name, one in device.operations.items()}
+    shown = [name for name in LIBRARY if name in figures]
+    for direction in range(2):
+        ceiling = next((figures[name].ceiling for name in shown[direction:]), None)
+        name = _SHOWN_RAW[ceiling or "one stream"][direction]
+        shown += [name] if name in figures else []
+    shown += [name for name in ("raw_copy_both_ways", "memcpy") if name in figures]
+    most = max(figures[name].bytes_per_second for name in shown)
+    for name in shown:
+        one = figures[name]
+        style = "" if name in LIBRARY else "dim"
         table.add_row(
-            _NAMES.get(name, name),
-            str(figures.runs),
-            format_nbytes(figures.nbytes_per_run),
-            gigabytes(figures.bytes_per_second),
-            percent(figures.ceiling_share),
-            milliseconds(figures.seconds_p50),
-            milliseconds(cold),
+            _title(name),
+            gigabytes(one.bytes_per_second),
+            Text(bar(one.bytes_per_second, most, _BAR).ljust(_BAR), style=style or "green"),
+            percent(one.ceiling_share),
+            milliseconds(one.seconds_p50),
+            _known_to(one),
+            milliseconds(one.seconds_p99),
+            style=style,
         )
     return table
 
 
-def _times(device: DeviceBench) -> Table:
-    columns = ("submit", "transfer", "total p50", "p90", "p99", "max")
-    table = plain_table("", *columns, right=columns)
-    for name, operation in device.operations.items():
-        figures = operation.figures
-        table.add_row(
-            _NAMES.get(name, name),
-            milliseconds(figures.submit_seconds_p50),
-            milliseconds(figures.transfer_seconds_p50),
-            milliseconds(figures.seconds_p50),
-            milliseconds(figures.seconds_p90),
-            milliseconds(figures.seconds_p99),
-            milliseconds(figures.seconds_max),
-        )
-    return table
+def _title(name: str) -> str:
+    two = name.endswith("_two_streams")
+    return name_of(name.removesuffix("_two_streams")) + ("*" if two else "")
 
 
-def _blocks(device: DeviceBench) -> Table:
-    columns = ("requested", "moved", "missed", "failed", "bytes moved")
-    table = plain_table("", *columns, right=columns)
-    for name in _HISTOGRAMS:
-        if name in device.operations:
-            figures = device.operations[name].figures
-            failed = Text(
-                str(figures.failed_blocks), style="bold red" if figures.failed_blocks else ""
-            )
-            table.add_row(
-                _NAMES.get(name, name),
-                str(figures.requested_blocks),
-                str(figures.moved_blocks),
-                str(figures.missed_blocks),
-                failed,
-                str(figures.nbytes),
-            )
-    return table
+def _known_to(figures: Figures) -> str:
+    low, high = figures.seconds_p50_low, figures.seconds_p50_high
+    if low is None or high is None or not figures.seconds_p50:
+        return "–"
+    return percent((high - low) / 2 / figures.seconds_p50)
+
+
+def _phases(device: DeviceBench) -> Iterator[RenderableType]:
+    found = {
+        name: device.operations[name].figures
+        for name in LIBRARY
+        if name in device.operations and device.operations[name].figures.phase_shares
+    }
+    if not found:
+        return
+    table = plain_table("Where the time goes", *_PHASES, "held ms", right=(*_PHASES, "held ms"))
+    for name, one in found.items():
+        shares = (percent(one.phase_shares.get(phase)) for phase in _PHASES)
+        table.add_row(name_of(name), *shares, milliseconds(one.submit_seconds_p50))
+    yield table
+    if any(one.ceiling == "two streams" for one in found.values()):
+        yield Text("* raw copy on two streams, the better: the library moves two slices at once")
+    yield Text()
 
 
 def _histograms(device: DeviceBench) -> Table:
     table = Table.grid(padding=(0, 2))
-    for name in _HISTOGRAMS:
+    for name in LIBRARY:
         if name in device.operations:
-            low, bars, high = _histogram(device.operations[name])
-            table.add_row(_NAMES.get(name, name), low, bars, high)
+            seconds = [run.seconds for run in device.operations[name].runs]
+            bars = histogram(seconds, _BINS)
+            table.add_row(name_of(name), duration(min(seconds)), bars, duration(max(seconds)))
     return table
-
-
-def _histogram(operation: Operation) -> tuple[str, str, str]:
-    """Return the least time, bars over equal steps of time, and the greatest."""
-    seconds = [run.seconds for run in operation.runs]
-    low, high = min(seconds), max(seconds)
-    counts = [0] * _BINS
-    for each in seconds:
-        place = int((each - low) / (high - low) * _BINS) if high > low else 0
-        counts[min(place, _BINS - 1)] += 1
-    most = max(counts)
-    bars = "".join(_BARS[-(-count * len(_BARS) // most) - 1] if count else " " for count in counts)
-    return duration(low), bars, duration(high)
 
 
 def _verified(device: DeviceBench) -> Text:
@@ -188,6 +190,18 @@ def _verified(device: DeviceBench) -> Text:
         f"Verified: {found.verified_blocks} loaded blocks hold what was saved, byte by byte",
         style="green" if found.verified_blocks else "yellow",
     )
+
+
+def _together(together: Together) -> Iterator[RenderableType]:
+    yield heading("All NPUs at once: saves, then loads")
+    table = plain_table("", "GB/s", " ", right=("GB/s",))
+    most = max(together.together_bytes_per_second, sum(together.alone_bytes_per_second))
+    for name, rate in zip(together.devices, together.alone_bytes_per_second, strict=True):
+        table.add_row(f"{name} alone", gigabytes(rate), bar(rate, most, 2 * _BAR))
+    rate = together.together_bytes_per_second
+    table.add_row("all at once", gigabytes(rate), bar(rate, most, 2 * _BAR))
+    yield table
+    yield Text(f"{percent(together.scaling)} of the sum of the rates alone")
 
 
 def _end(report: BenchReport) -> Iterator[RenderableType]:

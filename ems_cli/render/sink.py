@@ -105,7 +105,13 @@ def _print(renderable: Any, file: TextIO, width: int) -> None:
     if isinstance(renderable, str):
         file.write(renderable if renderable.endswith("\n") else renderable + "\n")
     else:
-        report_console(file, width=width or None).print(renderable)
+        console = report_console(file, width=width or None)
+        if console.is_terminal:
+            console.print(renderable)
+            return
+        with console.capture() as captured:  # tables fill their lines with blanks
+            console.print(renderable)
+        file.write("".join(f"{line.rstrip()}\n" for line in captured.get().splitlines()))
 
 
 def abandon_stdout() -> None:

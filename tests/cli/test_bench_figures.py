@@ -12,18 +12,28 @@ from ems_cli.diagnostics.bench import (
     BenchReport,
     DeviceBench,
     Run,
-    Settings,
+    SetUp,
     SpanFacts,
     Verification,
+)
+from ems_cli.diagnostics.bench_compare import Change, Comparison
+from ems_cli.diagnostics.bench_figures import (
     figures_of,
     labels_of,
     operation_of,
+    phase_shares,
+    together_of,
 )
 from ems_cli.diagnostics.bench_reasons import reasons_of
+from ems_cli.diagnostics.bench_settings import Settings
 from ems_cli.diagnostics.content import block_rows, number_of, wrong_rows
+from ems_cli.diagnostics.host_noise import host_noise, noise_of
+from ems_cli.diagnostics.machine import Machine, machine
 from ems_cli.diagnostics.measure import (
     HostTimes,
     host_times,
+    looseness,
+    median_interval,
     percentile,
     seconds_of,
     share_of_others,
@@ -39,16 +49,16 @@ SETTINGS = Settings(
     blocks_per_call=32,
     in_flight=1,
     miss_ratio=0.25,
-    sequential=False,
+    order="random",
     verify=True,
     runs=20,
     pool=None,
 )
 
 
-def run(seconds, *, submit=None, moved=24, missed=0, failed=0, ceiling=None):  # noqa: PLR0913 - a run
+def run(seconds, *, submit=None, moved=24, missed=0, failed=0, **more):
     return Run(
-        seconds, submit, moved + missed + failed, moved, missed, failed, moved * 4 * MIB, ceiling
+        seconds, submit, moved + missed + failed, moved, missed, failed, moved * 4 * MIB, **more
     )
 
 
@@ -90,8 +100,64 @@ def test_submit_and_transfer_add_up_to_the_total_of_a_run():
 
 def test_the_share_of_the_ceiling_is_the_median_of_the_runs_own():
     rate = 24 * 4 * MIB
-    runs = [run(1.0, ceiling=rate * 2), run(1.0, ceiling=rate), run(1.0, ceiling=rate * 4)]
+    runs = [
+        run(1.0, ceiling_bytes_per_second=rate * 2),
+        run(1.0, ceiling_bytes_per_second=rate),
+        run(1.0, ceiling_bytes_per_second=rate * 4),
+    ]
     assert figures_of(runs).ceiling_share == 0.5
+
+
+def test_the_ceiling_is_the_raw_copy_with_the_higher_median():
+    rate = 24 * 4 * MIB
+    one, two = [1.0, 1.0, 9.0], [2.0, 2.0, 2.0]
+    runs = [
+        run(1.0, ceiling_bytes_per_second=rate * x, two_streams_bytes_per_second=rate * y)
+        for x, y in zip(one, two, strict=True)
+    ]
+    figures = figures_of(runs)
+    assert (figures.ceiling, figures.ceiling_share) == ("two streams", 0.5)
+    assert (figures.one_stream_share, figures.two_streams_share) == (1.0, 0.5)
+    assert figures_of([run(1.0)]).ceiling is None
+
+
+def test_the_interval_of_a_median_is_made_of_the_values():
+    assert median_interval([1.0] * 5) is None
+    assert median_interval([6, 5, 4, 3, 2, 1]) == (1, 6)
+    assert median_interval(range(1, 21)) == (6, 15)  # as tables of order statistics have it
+    low, high = median_interval(range(1, 401))
+    assert (low, high) == (180, 221)
+
+
+def test_looseness_is_half_of_the_interval_by_the_median():
+    assert looseness([1.0] * 5) is None
+    assert looseness([10.0] * 5 + [11.0]) == 0.05
+    assert figures_of([run(1.0)] * 6).tight
+    assert not figures_of([run(1.0)] * 5).tight
+
+
+def test_phases_are_shares_of_the_librarys_own_time():
+    runs = [
+        run(9.0, call_seconds=2.0, phases={"copy": 1.0, "pool": 0.5}),
+        run(9.0, call_seconds=2.0, phases={"copy": 2.0}),
+    ]
+    assert phase_shares(runs) == {"copy": 0.75, "pool": 0.125, "other": 0.125}
+    assert phase_shares([run(1.0)]) == {}
+
+
+def test_npus_that_halve_each_other_scale_to_one_half():
+    found = together_of(["npu:0", "npu:1"], 100, [[1.0, 1.0], [1.0, 1.0]], [2.0, 2.0])
+    assert found.alone_bytes_per_second == (100.0, 100.0)
+    assert (found.together_bytes_per_second, found.scaling) == (100.0, 0.5)
+
+
+def test_a_host_is_busy_by_its_processors_or_by_late_spins():
+    assert not noise_of([0.0] * 99 + [1.0], 0.1, 2).busy
+    assert noise_of([0.0] * 97 + [1e-3] * 3, 0.1, 2).busy
+    assert noise_of([0.0], 0.2, 2).busy
+    assert not noise_of([0.0], None, 2).busy
+    assert host_noise(spins=1).overrun_max >= 0
+    assert machine().processors >= 1
 
 
 def test_the_warm_up_is_in_no_figure():
@@ -125,7 +191,7 @@ def reasons(*, span=32 << 10, others=0.0, **operations):
 
 
 def test_small_spans_are_a_reason_for_a_low_share():
-    low = [run(0.02, ceiling=24 * 4 * MIB / 0.01)] * 10
+    low = [run(0.02, ceiling_bytes_per_second=24 * 4 * MIB / 0.01)] * 10
     (reason,) = reasons(**{SAVE: low})
     assert reason == (
         "save reaches 50% of the ceiling: spans of 32.00 KiB are small, and each has a fixed "
@@ -134,14 +200,14 @@ def test_small_spans_are_a_reason_for_a_low_share():
 
 
 def test_a_low_share_without_a_known_reason_says_so():
-    low = [run(0.02, ceiling=24 * 4 * MIB / 0.01)] * 10
+    low = [run(0.02, ceiling_bytes_per_second=24 * 4 * MIB / 0.01)] * 10
     assert reasons(span=1 << 20, **{SAVE: low}) == (
         "save reaches 50% of the ceiling; no reason found",
     )
 
 
 def test_a_good_share_needs_no_reason():
-    good = [run(0.02, ceiling=24 * 4 * MIB / 0.0195)] * 10
+    good = [run(0.02, ceiling_bytes_per_second=24 * 4 * MIB / 0.0195)] * 10
     assert reasons(**{SAVE: good}) == ()
 
 
@@ -160,8 +226,9 @@ def test_a_ceiling_near_the_hosts_memcpy_is_the_hosts_memory():
 
 
 def test_time_on_the_callers_thread_is_named():
-    low = [run(0.02, submit=0.005, ceiling=24 * 4 * MIB / 0.01)] * 10
-    assert "async_save spends 25% of its time" in reasons(span=1 << 20, **{ASYNC_SAVE: low})[0]
+    low = [run(0.02, submit=0.005, ceiling_bytes_per_second=24 * 4 * MIB / 0.01)] * 10
+    found = reasons(span=1 << 20, **{ASYNC_SAVE: low})
+    assert "async save: up to 25% of the time passes on the caller's thread" in found[0]
 
 
 def test_blocks_of_different_numbers_layers_and_planes_differ_in_every_eight_bytes():
@@ -187,29 +254,43 @@ def test_a_single_wrong_byte_is_found_and_another_block_recognised():
     assert number_of(found[1], 3, 1, [5, 6, 7]) is None
 
 
+NOTED = {"wait": 0.001, "plan": 0.002, "start": 0.001, "copy": 0.014, "pool": 0.001}
+
+
+def library(times, **more):
+    rates = {
+        "ceiling_bytes_per_second": 24 * 4 * MIB / 0.018,
+        "two_streams_bytes_per_second": 24 * 4 * MIB / 0.017,
+    }
+    noted = {"call_seconds": 0.02, "phases": NOTED}
+    return [run(each, **rates, **noted, **more) for each in times]
+
+
 def device(**changes):
-    rate = 24 * 4 * MIB
     times = [0.020 + 0.001 * (at % 5) for at in range(20)]
-    raw = [run(0.018)] * 20
+    raw, two = [run(0.018)] * 20, [run(0.017)] * 20
     operations = {
         "memcpy": operation_of([run(0.1)], [run(0.015)] * 20),
         "raw_copy_out": operation_of([run(0.3)], raw),
+        "raw_copy_out_two_streams": operation_of([run(0.3)], two),
         "raw_copy_in": operation_of([run(0.1)], raw),
-        "save": operation_of([run(0.5)], [run(each, ceiling=rate / 0.018) for each in times]),
-        "load": operation_of(
-            [run(1.25, missed=8)], [run(each, missed=8, ceiling=rate / 0.018) for each in times]
-        ),
-        "async_save": operation_of([run(0.04, submit=0.001)], [run(0.02, submit=0.0005)] * 20),
-        "async_load": operation_of([run(0.04, submit=0.001)], [run(0.02, submit=0.0005)] * 20),
+        "raw_copy_in_two_streams": operation_of([run(0.3)], two),
+        "raw_copy_both_ways": operation_of([run(0.3)], [run(0.016)] * 20),
+        "save": operation_of([run(0.5)], library(times)),
+        "load": operation_of([run(1.25, missed=8)], library(times, missed=8)),
+        "async_save": operation_of([], library([0.02] * 20, submit=0.0005)),
+        "async_load": operation_of([], library([0.02] * 20, submit=0.0005)),
+        "save_and_load": operation_of([], library([0.018] * 20, submit=0.001)),
     }
     made = DeviceBench(
         "npu:0",
         "Ascend910B2",
         summary_of(shape_of(ShapeRequest(layers=32, heads=4, blocks=64))),
-        0.0123,
-        128 * MIB,
+        SetUp(0.0123, 0.0045, 128 * MIB, 0.25),
+        192 * MIB,
         SpanFacts(1536, 131072, 131072, 131072),
         operations,
+        1.11,
         Verification(960, 0, None),
         0.02,
         ("SIMULATED",),
@@ -226,7 +307,8 @@ def report(*devices, **changes):
         failure=None,
         verified=True,
         versions={"ems": "1", "torch": "2", "torch_npu": "2"},
-        processors=2,
+        machine=Machine("a processor", 2, "Linux x86_64"),
+        noise=noise_of([0.0, 1e-6, 0.0002], 0.03, 2),
         settings=SETTINGS,
         devices=devices,
     )
@@ -236,10 +318,25 @@ def report(*devices, **changes):
 WRONG = Verification(960, 3, "layer 7 K block 12, loaded from what block 3 was saved as, differs")
 
 
+CHANGES = (
+    Change("npu:0", "save", 5.0e9, 4.0e9, 0.8, 0.75, 0.85, 1e-6, 0.79, "SLOWER"),
+    Change("npu:0", "load", 5.0e9, 5.1e9, 1.02, 0.97, 1.05, 0.4, 1.01, "no change"),
+)
+TOGETHER = together_of(["npu:0", "npu:1"], 100 * MIB, [[0.01], [0.01]], [0.025])
+
+
 @pytest.mark.parametrize(
     ("name", "made"),
     [
         ("bench.txt", report(device())),
+        (
+            "bench_compared.txt",
+            report(
+                device(),
+                together=TOGETHER,
+                comparison=Comparison("before.json", CHANGES, regressed=True),
+            ),
+        ),
         (
             "bench_wrong.txt",
             report(device(verification=WRONG, reasons=()), ended="interrupted", simulated=False),
@@ -248,6 +345,11 @@ WRONG = Verification(960, 3, "layer 7 K block 12, loaded from what block 3 was s
 )
 def test_the_report_looks_like_this_at_80_columns(name, made):
     assert printed(bench_text(made)) == golden(name)
+
+
+def test_details_show_every_figure():
+    text = printed(bench_text(report(device()), details=True))
+    assert text == golden("bench_details.txt")
 
 
 def test_without_verification_the_report_says_unverified():

@@ -10,7 +10,7 @@ from ems.common.exception import DeviceFailed
 from ems.pool.memory import MemoryPool
 from ems.simulator import control
 from ems_cli.app import app
-from ems_cli.diagnostics import bench_pool, bench_run, bench_trip
+from ems_cli.diagnostics import bench_pool, bench_rig, bench_run, bench_trip
 
 SMALL = ["--layers", "2", "--heads", "2", "--head-size", "64", "--block-size", "16"]
 BLOCK = 2 * 2 * 16 * 2 * 64 * 2  # layers, planes, tokens, heads, head size, bytes
@@ -40,24 +40,34 @@ def test_a_run_is_verified_and_labelled():
     assert "UNVERIFIED" not in report["labels"]
     for name in ("save", "load", "async_save", "async_load"):
         figures = operations(report)[name]["figures"]
-        assert (figures["requested_blocks"], figures["moved_blocks"]) == (16, 16)
-        assert figures["nbytes"] == 16 * BLOCK
+        assert (figures["requested_blocks"], figures["moved_blocks"]) == (32, 32)
+        assert figures["nbytes"] == 32 * BLOCK
         assert figures["ceiling_share"] > 0
-    assert report["devices"][0]["verification"]["verified_blocks"] == 2 * 2 * 8
+        assert sum(figures["phase_shares"].values()) == pytest.approx(1)
+    assert operations(report)["save_and_load"]["figures"]["moved_blocks"] == 2 * 16
+    # twice all of them by waiting and asynchronous calls, and half of them in both directions
+    assert report["devices"][0]["verification"]["verified_blocks"] == 2 * (16 + 16 + 8)
+    assert report["devices"][0]["shape"]["num_blocks"] == 2 * 16
+
+
+def both_ways(found):
+    names = ("raw_copy_both_ways", "save_and_load")
+    return sum(run["nbytes"] for name in names for run in found[name]["cold"] + found[name]["runs"])
 
 
 @pytest.mark.parametrize(
-    "how", [[], ["--sequential"], ["--in-flight", "2", "--blocks-per-call", "3"]]
+    "how", [[], ["--order", "sequential"], ["--in-flight", "2", "--blocks-per-call", "3"]]
 )
 def test_the_bytes_are_those_that_the_npu_has_moved(how):
     before = [control.counter(name) for name in ("bytes_d2h", "bytes_h2d")]
     found = operations(measured("--blocks", "16", "--no-verify", *how))
-    before[1] += 16 * BLOCK  # each block is touched once beforehand
+    before[1] += 32 * BLOCK  # each block is touched once beforehand
     moved = [
         sum(run["nbytes"] for name in names for run in found[name]["cold"] + found[name]["runs"])
+        + both_ways(found) // 2
         for names in (
-            ("raw_copy_out", "save", "async_save"),
-            ("raw_copy_in", "load", "async_load"),
+            ("raw_copy_out", "raw_copy_out_two_streams", "save", "async_save"),
+            ("raw_copy_in", "raw_copy_in_two_streams", "load", "async_load"),
         )
     ]
     after = [control.counter(name) for name in ("bytes_d2h", "bytes_h2d")]
@@ -69,7 +79,7 @@ def test_with_half_of_the_blocks_missing_half_of_the_bytes_move():
     half = operations(measured("--blocks", "16", "--miss-ratio", "0.5"))
     for name in ("save", "load", "async_save", "async_load"):
         assert half[name]["figures"]["nbytes"] * 2 == all_there[name]["figures"]["nbytes"]
-    assert half["load"]["figures"]["missed_blocks"] == 2 * 4
+    assert half["load"]["figures"]["missed_blocks"] == 2 * 8
     assert half["load"]["figures"]["failed_blocks"] == 0
 
 
@@ -95,7 +105,7 @@ def test_the_model_that_is_benched_may_have_planes_of_two_sizes(tmp_path):
     result = CliRunner().invoke(app, [*command, "--runs", "1"], prog_name="ems-cli")
     report = json.loads(result.stdout)
     assert report["verified"] is True
-    assert operations(report)["load"]["figures"]["nbytes"] == 4 * 3 * 2 * (32 + 8) * 2
+    assert operations(report)["load"]["figures"]["nbytes"] == 8 * 3 * 2 * (32 + 8) * 2
 
 
 def spoiled_by(spoil):
@@ -119,7 +129,7 @@ def test_a_wrong_byte_ends_with_exit_code_1(monkeypatch):
     monkeypatch.setattr(bench_pool, "open_pool", spoiled_by(flip))
     result = bench("--blocks", "16")
     assert result.exit_code == 1
-    assert "WRONG: 4 of 32 loaded blocks differ; layer 0 K block" in result.stdout
+    assert "WRONG: 4 of 80 loaded blocks differ; layer 0 K block" in result.stdout
 
 
 def test_a_block_that_holds_another_is_told_by_name(monkeypatch):
@@ -127,7 +137,7 @@ def test_a_block_that_holds_another_is_told_by_name(monkeypatch):
         ctypes.memmove(places[1].address, places[0].address, places[0].nbytes)
 
     monkeypatch.setattr(bench_pool, "open_pool", spoiled_by(repeat_the_first))
-    report = measured("--blocks", "16", "--sequential", exit_code=1)
+    report = measured("--blocks", "8", "--order", "sequential", exit_code=1)
     assert report["verified"] is False
     assert report["devices"][0]["verification"]["first_wrong"] == (
         "layer 0 K block 9, loaded from what block 1 was saved as, differs from byte 0 on: "
@@ -140,7 +150,7 @@ def test_blocks_that_find_no_room_are_failed_and_end_with_exit_code_1(monkeypatc
         return MemoryPool(memory, capacity_nbytes=3 * BLOCK, segment_nbytes=3 * BLOCK)
 
     monkeypatch.setattr(bench_pool, "open_pool", open_small)
-    monkeypatch.setattr(bench_run, "pool_nbytes", lambda *_: 1)
+    monkeypatch.setattr(bench_rig, "pool_nbytes", lambda *_: 1)
     report = measured("--blocks", "16", exit_code=1)
     found = operations(report)
     assert found["save"]["figures"]["failed_blocks"] > 0
@@ -148,7 +158,7 @@ def test_blocks_that_find_no_room_are_failed_and_end_with_exit_code_1(monkeypatc
 
 
 def after_two_runs(monkeypatch, failure):
-    def enough(done, _seconds, _wanted):
+    def enough(done, *_):
         if done == 2:
             raise failure
         return False
@@ -186,9 +196,18 @@ def test_an_interrupt_before_the_first_run_has_no_report(monkeypatch):
     [
         (["--blocks", "16", "--pool", "memory://?capacity=1KiB"], "--pool", "one run needs"),
         (["--blocks", "16", "--pool", "memry://"], "--pool", "unknown"),
-        (["--blocks", "16", "--blocks-per-call", "9"], "--blocks-per-call", "18 blocks, but the"),
+        (
+            ["--blocks", "16", "--blocks-per-call", "17"],
+            "--blocks-per-call",
+            "larger than --blocks",
+        ),
         (["--blocks", "16", "--miss-ratio", "1"], "--miss-ratio", "nothing moves"),
-        (["--blocks", "1"], "--blocks-per-call", "the cache has 1"),
+        (["--block-size", "16,x"], "--block-size", "'x' is no number above 0"),
+        (["--order", "sorted"], "--order", "neither random nor sequential"),
+        (["--together"], "--together", "more than one"),
+        (["--quick"], "--quick", "--suite"),
+        (["--baseline", "/nowhere"], "--baseline", "cannot read"),
+        (["--groups", "0-1:8"], "--groups", "group 0 stores at most 8"),
         (["--blocks", "16", "--devices", "99"], "--devices", "npu:99 does not exist"),
     ],
 )
