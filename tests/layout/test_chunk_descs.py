@@ -77,7 +77,7 @@ def test_a_chunk_is_an_object_a_pair_or_a_dict_with_start_and_length(desc):
         object(),
         SimpleNamespace(start_slot=4),
     ],
-    ids=repr,
+    ids=lambda desc: repr(desc).partition(" at 0x")[0],
 )
 def test_what_has_no_start_and_length_is_refused_by_its_place(desc):
     text = refusal([1, 2], [[(0, 4), desc]], cache=PLAIN)

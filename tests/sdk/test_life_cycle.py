@@ -271,7 +271,7 @@ def test_every_request_before_a_registration_says_what_is_missing():
         assert "register_kvcache first" in refusal(call)
 
 
-@pytest.mark.parametrize("future", [None, 3, "future", object()], ids=repr)
+@pytest.mark.parametrize("future", [None, 3, "future", object()], ids=lambda it: type(it).__name__)
 def test_what_is_no_future_is_refused(cc, future):
     refusal(cc.is_ready, future)
     refusal(cc.get_result, future)
