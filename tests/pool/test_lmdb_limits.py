@@ -7,7 +7,7 @@ import pytest
 from contracts.pool_engine import acquire, key_of, soon
 
 from ems.pool.base import Held, Place, Refused
-from ems.pool.lmdb.record import charge_of
+from ems.pool.lmdb.record import charge_of, pieces_of
 
 MIB = 1 << 20
 CAPACITY = 64 * MIB
@@ -62,6 +62,19 @@ def test_a_full_pool_takes_what_comes_without_running_out_of_pages(pool, mixture
             pool.release([held])
     assert [shard.map_full for shard in pool._home._opened.shards._shards] == [0]
     assert pool.stats().entries > 0
+
+
+def test_where_free_pages_are_too_scattered_all_the_same_more_is_evicted(pool, monkeypatch):
+    monkeypatch.setattr("ems.pool.lmdb.record.PIECE_PAGES", 1 << 20)
+    pieces_of.cache_clear()
+    chance = random.Random(1)  # noqa: S311 - a pattern, not a secret
+    [shard] = pool._home._opened.shards._shards
+    name = 0
+    while not shard.map_full:
+        put(pool, [name], [SIZES["any size"](chance)])
+        name += 1
+    put(pool, [name], [MIB])
+    pieces_of.cache_clear()
 
 
 @pytest.mark.parametrize("nbytes", [CAPACITY // 4, CAPACITY // 5 + 1])

@@ -4,7 +4,7 @@ import enum
 import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from ems.pool.staging import Bytes
 _LOG = logging.getLogger(__name__)
 
 _FULL_SECONDS = 5.0
+_EVICTING_ATTEMPTS = (4, 6, 8)
 _MAX_READERS = 1024
 
 
@@ -240,16 +241,16 @@ class Shard:
             self._write(Writing.take_turn)
 
     def _write(self, change: Any) -> Any:
-        """Run `change` in a write transaction, again where LMDB found no room."""
+        """Run `change` in a write transaction, again where LMDB found no room.
+
+        A reader at work keeps freed pages only for a moment. If it is not that, pages lie so
+        scattered that more has to go.
+        """
         until = time.monotonic() + _FULL_SECONDS
-        pause = 0.001
+        attempt = 0
         while True:
             try:
-                with self._reported(), self._environment.begin(write=True) as txn:
-                    writing = Writing(txn, self._tables, capacity_nbytes=self.capacity_nbytes)
-                    result = change(writing)
-                    writing.finish()
-                    return result
+                return self._write_once(change)
             except _Full as error:
                 self.map_full += 1
                 if time.monotonic() > until:
@@ -259,8 +260,18 @@ class Shard:
                     ) from error
             with self._reported():
                 self._environment.reader_check()
-            time.sleep(pause)
-            pause = min(2 * pause, 0.1)
+            time.sleep(min(0.001 * 2**attempt, 0.1))
+            attempt += 1
+            if attempt in _EVICTING_ATTEMPTS:
+                with suppress(_Full):
+                    self._write_once(lambda writing: writing.evict(0, at_most=self._batch_nbytes))
+
+    def _write_once(self, change: Any) -> Any:
+        with self._reported(), self._environment.begin(write=True) as txn:
+            writing = Writing(txn, self._tables, capacity_nbytes=self.capacity_nbytes)
+            result = change(writing)
+            writing.finish()
+            return result
 
     @contextmanager
     def _reading(self) -> Iterator["lmdb.Transaction[memoryview]"]:
