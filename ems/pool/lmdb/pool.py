@@ -32,7 +32,7 @@ from ems.pool.url import PoolUrl
 
 _LOG = logging.getLogger(__name__)
 
-_WINDOW_NBYTES = 32 << 20
+_WINDOW_NBYTES = 16 << 20
 _SHARES = 4
 """Two directions with two windows each: so much of the staging memory one call may take."""
 
