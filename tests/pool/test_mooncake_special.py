@@ -8,7 +8,7 @@ import threading
 import time
 
 import pytest
-from contracts.mooncake_cluster import cluster, needs_mooncake, pool_of
+from contracts.mooncake_cluster import cluster, eventually, needs_mooncake, pool_of
 from contracts.pool_engine import (
     acquire,
     bytes_of,
@@ -23,7 +23,7 @@ from contracts.pool_engine import (
 )
 
 from ems.common.exception import InvalidArgument, PoolUnavailable, RequestTimeout
-from ems.pool.base import Held, Miss, Place, Refused
+from ems.pool.base import Held, Miss, NotStored, Place, Refused
 from ems.pool.mooncake.header import object_nbytes
 
 pytestmark = needs_mooncake
@@ -198,6 +198,37 @@ def test_lookups_keep_saves_out_no_longer_than_the_lease(pool):
         assert isinstance(save(pool, name, nbytes=1 << 20)[0], Place)
     assert time.monotonic() - start < 3 * LEASE_SECONDS + 2
     assert load(pool, "y") == [bytes_of("y", 1 << 20)]
+
+
+def test_what_finds_no_room_before_the_deadline_is_named_and_the_rest_is_stored(without_metrics):
+    pool = without_metrics
+    pool.clear()
+    for name in range(10):
+        save(pool, name, nbytes=1 << 20)
+    stored(pool, *range(10))  # each lookup renews what keeps them
+    keys = [key_of(name) for name in "abcdefgh"]
+    deadline = time.monotonic() + 0.8 * LEASE_SECONDS
+    places = pool.reserve(keys, [1] * 8, [900_000] * 8, deadline=deadline)
+    with pytest.raises(NotStored, match="no room") as refusal:
+        pool.commit(places)
+    missing = [place.key for place in refusal.value.places]
+    assert 0 < len(missing) < 8
+    found = pool.lookup(keys, deadline=soon())
+    assert [key for key, info in zip(keys, found, strict=True) if info is None] == missing
+    time.sleep(LEASE_SECONDS)
+    save(pool, "later", nbytes=1 << 20)
+    assert load(pool, "later") == [bytes_of("later", 1 << 20)]
+
+
+def test_memory_of_a_transfer_that_failed_comes_back_in_a_while(without_metrics, monkeypatch):
+    from ems.pool.mooncake import fetch  # noqa: PLC0415 - it imports mooncake
+
+    monkeypatch.setattr(fetch, "_SUSPECT_SECONDS", 0.3)
+    staging = without_metrics._staging()
+    before = staging.lent_nbytes
+    fetch.withhold(staging, staging.take([64], deadline=soon()))
+    assert staging.lent_nbytes == before + 64
+    assert eventually(lambda: staging.lent_nbytes == before)
 
 
 def test_with_metrics_lookups_lease_nothing(with_metrics):

@@ -2,6 +2,7 @@
 
 import ipaddress
 import logging
+import math
 import socket
 import threading
 import time
@@ -26,6 +27,8 @@ _T = TypeVar("_T")
 _PROBE_SECONDS = 1.0
 _FRESH_SECONDS = 0.5
 """A master that answered so recently is not probed again."""
+_RETRY_SECONDS = 0.5
+"""Between two attempts to connect; what the first one said is the answer meanwhile."""
 _CLOSE_SECONDS = 5.0
 OWN_NBYTES = HEADERS_NBYTES + HEALTH_NBYTES
 """What the connection keeps of the staging memory for look-ups and health checks."""
@@ -64,6 +67,7 @@ class Connection:
         self._staging: Staging | None = None
         self._connecting = False
         self._failure: EmsException | None = None
+        self._failed_at = -math.inf
         self._answered_at = 0.0
 
     @property
@@ -146,7 +150,8 @@ class Connection:
             self.check_open()
             if self._link:
                 return self._link
-            if not self._connecting:
+            just_failed = time.monotonic() < self._failed_at + _RETRY_SECONDS
+            if not self._connecting and not just_failed:
                 self._connecting = True
                 self._failure = None
                 threading.Thread(
@@ -175,6 +180,7 @@ class Connection:
         with self._changed:
             self._link, self._failure = link, failure
             self._connecting = False
+            self._failed_at = time.monotonic() if failure else -math.inf
             self._answered_at = time.monotonic() if link else 0.0
             self._changed.notify_all()
 

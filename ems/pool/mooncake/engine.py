@@ -31,7 +31,7 @@ from ems.pool.url import PoolUrl
 _PREFIX = "ems:"
 """Starts the names of entries in Mooncake, whatever their keys."""
 _COMMIT_SECONDS = 30.0
-_REPORT_SECONDS = 0.1
+_REPORT_SECONDS = 0.25
 """What is left of a deadline to tell which entries were not stored."""
 _HEALTH_SECONDS = 1.5
 _REMEMBERED = 1 << 16
@@ -133,8 +133,9 @@ class MooncakePool(PoolEngine):
             storing.run(staged, checksum=self._settings.checksum)
 
         self._connection.run(
-            store, doing="storing", deadline=deadline, undo=lambda: self._give(places)
+            store, doing="storing", deadline=deadline, undo=lambda: self._give_staged(staged)
         )
+        self._give_staged(staged)
         self._settle(places, staged)
 
     def abort(self, places: Sequence[Place]) -> None:
@@ -244,6 +245,12 @@ class MooncakePool(PoolEngine):
         if out:
             self._staging().give([_start(one) for one in out])
 
+    def _give_staged(self, staged: Sequence[Staged]) -> None:
+        """Give the memory of a commit back; a transfer that failed may still read some of it."""
+        if staged:
+            withhold(self._staging(), [one.start for one in staged if one.transfers_failed])
+            self._staging().give([one.start for one in staged if not one.transfers_failed])
+
     def _note(self, keys: Sequence[PoolKey], why: Miss) -> None:
         """Remember why keys will be missed, where the cluster has nothing under them."""
         for key in keys:
@@ -252,10 +259,7 @@ class MooncakePool(PoolEngine):
             self._missed.popitem(last=False)
 
     def _settle(self, places: Sequence[Place], staged: Sequence[Staged]) -> None:
-        """Give the memory of a commit back, and report what it did not store."""
-        suspect = [one.start for one in staged if one.transfers_failed]
-        withhold(self._staging(), suspect)
-        self._give([one for one in places if _start(one) not in suspect])
+        """Report what a commit did not store."""
         for place, one in zip(places, staged, strict=True):
             if not one.why:
                 self._missed.pop(place.key, None)
