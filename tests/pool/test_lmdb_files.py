@@ -298,6 +298,34 @@ def test_opening_alone_counts_anew_and_removes_what_nothing_leads_to(open_lmdb):
     assert (stats.entries, stats.used_nbytes) == (0, 0)
 
 
+def test_eviction_passes_over_a_damaged_key(open_lmdb):
+    pool = open_lmdb(capacity_nbytes=16 * 2 * 4096)
+    save(pool, "a", "b")
+    with pool._home.shards() as shards:
+        shard = shards._shards[0]
+        with shard._environment.begin(write=True) as txn:
+            cursor = txn.cursor(db=shard._tables.ages)
+            assert cursor.first()
+            assert cursor.put(cursor.key(), b"\xff\xfe")
+    assert len(list(pool.keys())) == 2
+    for name in range(40):
+        save(pool, name)
+        assert load(pool, name) == [bytes_of(name)]
+    assert stored(pool, "b") == [False]
+
+
+def test_figures_that_nobody_wrote_make_the_pool_unavailable(open_lmdb):
+    pool = open_lmdb()
+    with pool._home.shards() as shards:
+        shard = shards._shards[0]
+        with shard._environment.begin(write=True) as txn:
+            txn.put(b"figures", b"?", db=shard._tables.meta)
+    with pytest.raises(PoolUnavailable, match=r"0\.mdb: unpack"):
+        pool.stats()
+    with pytest.raises(PoolUnavailable, match=r"0\.mdb: unpack"):
+        save(pool, "a")
+
+
 def test_one_process_opens_at_a_time(lmdb_path, open_lmdb):
     open_lmdb().close()
     other = os.open(lmdb_path, os.O_RDONLY)

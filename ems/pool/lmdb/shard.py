@@ -2,6 +2,7 @@
 
 import enum
 import logging
+import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -154,7 +155,9 @@ class Shard:
     def ages(self) -> list[tuple[bytes, PoolKey]]:
         """Return all keys with what sorts them by their last use."""
         with self._reading() as txn, txn.cursor(db=self._tables.ages) as cursor:
-            return [(bytes(name), PoolKey(bytes(key).decode())) for name, key in cursor]
+            return [
+                (bytes(name), PoolKey(bytes(key).decode(errors="replace"))) for name, key in cursor
+            ]
 
     def figures(self) -> tuple[Figures, int]:
         """Return the sums, and how many entries there are."""
@@ -285,7 +288,7 @@ class Shard:
             yield
         except lmdb.MapFullError as error:
             raise _Full(str(error)) from error
-        except (lmdb.Error, OSError) as error:
+        except (lmdb.Error, OSError, struct.error) as error:
             raise PoolUnavailable(f"the pool file {self._path}: {error}") from error
 
 

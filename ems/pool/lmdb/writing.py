@@ -153,7 +153,7 @@ class Writing:
         while self.figures.used_nbytes > down_to and cursor.first():
             if at_most is not None and given >= at_most:
                 break
-            name, key = cursor.key(), PoolKey(cursor.value().decode())
+            name, key = cursor.key(), _key_of(cursor.value())
             header = self.header(key)
             before = self.figures.used_nbytes
             if header is None or age_name(header) != name:
@@ -199,7 +199,7 @@ class Writing:
         keys = []
         with self._txn.cursor(db=self._tables.ages) as cursor:
             for raw in cursor.iternext(keys=False, values=True):
-                keys.append(PoolKey(raw.decode()))
+                keys.append(_key_of(raw))
                 if len(keys) == count:
                     break
         return keys
@@ -267,6 +267,11 @@ class Writing:
 
     def _discharge(self, nbytes: int) -> None:
         self.figures.used_nbytes = max(0, self.figures.used_nbytes - charge_of(nbytes))
+
+
+def _key_of(raw: bytes) -> PoolKey:
+    """Return the key that was stored; one that is damaged is no entry's, and no error."""
+    return PoolKey(raw.decode(errors="replace"))
 
 
 def _gone_of(key: PoolKey) -> tuple[bytes, bytes]:
