@@ -134,7 +134,7 @@ def _ambiguity(tensors: Sequence[Tensor]) -> Check:
     doubtful = [shape for shape in shapes if other_readings(shape)]
     if not doubtful:
         return passed(name, distinct(str(documented_reading(shape)) for shape in shapes), wanted)
-    others = " or ".join(str(reading) for reading in other_readings(doubtful[0]))
-    found = f"read as {documented_reading(doubtful[0])}; also fits {others}"
+    others = ", ".join(reading.name for reading in other_readings(doubtful[0]))
+    found = f"{list(doubtful[0])} is read as ND; also fits {others}"
     fix = "compare with the code that allocates the cache; dimension 1 must be the tokens"
     return Check(name, Verdict.WARN, and_others(found, len(doubtful) - 1), wanted, fix)

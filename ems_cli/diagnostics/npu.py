@@ -1,5 +1,6 @@
 """The NPU that a command works on: simulated where there is none, decided before torch comes."""
 
+import logging
 import os
 from dataclasses import dataclass
 from importlib import metadata
@@ -36,6 +37,8 @@ def start_runtime() -> Runtime:
     # torch_npu's own switch; on stderr it tells of its memory alignment at the first allocation.
     # Failures are exceptions all the same.
     os.environ.setdefault("TORCH_NPU_WARNING_DISABLE", "1")
+    # what the library warns about is in the reports
+    logging.getLogger("ems").addHandler(logging.NullHandler())
     try:
         simulated = simulator.ensure()
     except RuntimeError as error:  # CannError is one

@@ -5,27 +5,32 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeAlias
 
 from ems.common.exception import InvalidArgument
+from ems.common.store_layer_group import StoreLayerGroupDesc
 from ems.layout.plane import BASE_FORMATS, FORMAT_NAMES, TensorFacts
 from ems.layout.registration import Registration
 from ems.layout.registration import register as register_layout
 from ems.pool.registry import open_pool
 from ems_cli.diagnostics.block_map import BlockMap, block_map
+from ems_cli.diagnostics.block_sizes import BlockSize, block_sizes
 from ems_cli.diagnostics.check import Check, Verdict, worst
 from ems_cli.diagnostics.layout_checks import layout_checks
 from ems_cli.diagnostics.measure import Clock, seconds_of
 from ems_cli.diagnostics.npu import Runtime, versions
+from ems_cli.diagnostics.readings import ShapeReading, readings_of
 from ems_cli.diagnostics.session import (
     Tell,
     context_caching,
+    groups_of,
     plane_names,
     rank_settings,
     synthetic_cache,
 )
 from ems_cli.diagnostics.shape import CacheShape, ShapeSummary, layers_text, summary_of
 
+Groups: TypeAlias = list[StoreLayerGroupDesc] | None
 _SMALL_POOL = "memory://?capacity=2MiB"
 _REPEATS = 3
 """Timings of the layout alone; the median is told."""
@@ -64,6 +69,10 @@ class DeviceRegistration:
     layouts: tuple[TensorLayout, ...]
     block_map: BlockMap | None
     """None where the cache was refused."""
+    readings: tuple[ShapeReading, ...]
+    """Every shape, and what else it could mean."""
+    block_sizes: tuple[BlockSize, ...]
+    """Empty where the cache was refused."""
     checks: tuple[Check, ...]
     refusal: str | None
     """Why the library refused the cache; None where it is registered."""
@@ -135,10 +144,11 @@ def _on_device(runtime: Runtime, index: int, shape: CacheShape, tell: Tell) -> D
     memory = runtime.synthetic.memory_of(index)
     with synthetic_cache(runtime, index, shape, tell) as cache:
         facts = runtime.ascend.read_kvcache(cache.kvcache)
-        registration, refusal = _registration(facts, index)
+        groups = groups_of(shape)
+        registration, refusal = _registration(facts, groups, index)
         layout_seconds = register_seconds = None
         if registration is not None:
-            layout_seconds = _layout_seconds(runtime, cache.kvcache, index)
+            layout_seconds = _layout_seconds(runtime, cache.kvcache, groups, index)
             register_seconds = _register_seconds(runtime, cache.kvcache, index, shape)
         return DeviceRegistration(
             f"npu:{index}",
@@ -148,7 +158,9 @@ def _on_device(runtime: Runtime, index: int, shape: CacheShape, tell: Tell) -> D
             summary_of(shape),
             tensor_layouts(facts, shape),
             None if registration is None else _map(registration, shape),
-            layout_checks(facts, device=index),
+            readings_of(facts),
+            () if registration is None else block_sizes(registration),
+            layout_checks(facts, device=index, groups=groups),
             refusal,
             () if registration is None else registration.warnings,
             layout_seconds,
@@ -157,19 +169,23 @@ def _on_device(runtime: Runtime, index: int, shape: CacheShape, tell: Tell) -> D
 
 
 def _registration(
-    facts: Sequence[Sequence[TensorFacts]], device: int
+    facts: Sequence[Sequence[TensorFacts]], groups: Groups, device: int
 ) -> tuple[Registration | None, str | None]:
     try:
-        return register_layout(facts, device_id=device), None
+        return register_layout(facts, groups, device_id=device), None
     except InvalidArgument as error:
         return None, str(error)
 
 
 def _layout_seconds(
-    runtime: Runtime, kvcache: Any, index: int, clock: Clock = time.perf_counter
+    runtime: Runtime,
+    kvcache: Any,
+    groups: Groups,
+    index: int,
+    clock: Clock = time.perf_counter,
 ) -> float:
     def layout() -> None:
-        register_layout(runtime.ascend.read_kvcache(kvcache), device_id=index)
+        register_layout(runtime.ascend.read_kvcache(kvcache), groups, device_id=index)
 
     return statistics.median(seconds_of(layout, clock) for _ in range(_REPEATS))
 
@@ -180,7 +196,7 @@ def _register_seconds(
     pool = open_pool(_SMALL_POOL, runtime.ascend.PinnedMemory(index))
     settings = rank_settings(index, shape)
     with closing(pool), context_caching(runtime, settings, pool) as caching:
-        return seconds_of(lambda: caching.register_kvcache(kvcache), clock)
+        return seconds_of(lambda: caching.register_kvcache(kvcache, groups_of(shape)), clock)
 
 
 def tensor_layouts(

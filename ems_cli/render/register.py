@@ -1,5 +1,6 @@
 """The report of `ems-cli register` as text."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from rich.console import Group, RenderableType
@@ -7,10 +8,12 @@ from rich.table import Table
 from rich.text import Text
 
 from ems.common.units import format_nbytes
-from ems_cli.diagnostics.block_map import GAP, BlockMap, Picture, Place
+from ems_cli.diagnostics.block_sizes import BlockSize
 from ems_cli.diagnostics.check import Check, Verdict
-from ems_cli.diagnostics.register import DeviceRegistration, RegisterReport, TensorLayout, Zoom
+from ems_cli.diagnostics.readings import ShapeReading
+from ems_cli.diagnostics.register import DeviceRegistration, RegisterReport, TensorLayout
 from ems_cli.diagnostics.shape import ShapeSummary
+from ems_cli.render.block_map import block_map_text, zoom_text
 from ems_cli.render.figures import (
     VERDICT_STYLES,
     bullets,
@@ -18,23 +21,21 @@ from ems_cli.render.figures import (
     exact,
     grid,
     heading,
-    plain_table,
 )
 
 _SYMBOLIC = "[num_blocks, block_size, heads, head_size]"
-_CELLS_PER_LINE = 64
-_GLYPHS = "█▓▒░#*+=-:"
-_SHOWN_LAYERS = 2
-"""Layers of a run that looks alike: the first, and the last."""
 
 
-def register_text(report: RegisterReport) -> RenderableType:
-    """Return the report on all devices; layouts like the first device's are told in short."""
+def register_text(report: RegisterReport, *, details: bool = False) -> RenderableType:
+    """Return the report on all devices; layouts like the first device's are told in short.
+
+    With `details` every check has its line, and every layer its addresses.
+    """
     parts: list[RenderableType] = []
     first = report.devices[0] if report.devices else None
     for device in report.devices:
         again = first is not None and device is not first and _looks_like(device, first)
-        parts += [*_device(device, report, in_short=again), Text()]
+        parts += [*_device(device, report, in_short=again, details=details), Text()]
     style = VERDICT_STYLES[report.verdict.value]
     return Group(*parts, Text.assemble("Verdict: ", (report.verdict.value, style)))
 
@@ -45,24 +46,30 @@ def _looks_like(device: DeviceRegistration, first: DeviceRegistration) -> bool:
 
 
 def _device(
-    device: DeviceRegistration, report: RegisterReport, *, in_short: bool
+    device: DeviceRegistration, report: RegisterReport, *, in_short: bool, details: bool
 ) -> Iterator[RenderableType]:
     yield heading(f"{device.device}  {device.device_name}", report.labels)
+    yield from _verdict(device)
+    yield Text()
     yield _summary(device)
     if in_short:
         yield Text("layout and checks as on the first device", style="dim")
     else:
         yield from _layout(device.layouts)
+        yield from _readings(device.readings)
+        yield from _sizes(device.block_sizes)
     if device.block_map is not None:
-        yield from _block_map(device.block_map, in_short=in_short)
+        yield from block_map_text(device.block_map, in_short=in_short, details=details)
         if report.zoom is not None:
-            yield from _zoom(device.block_map, report.zoom)
+            yield from zoom_text(device.block_map, report.zoom)
     if not in_short:
         yield Text()
         yield heading("Checks")
-        yield _checks(device.checks)
-    yield Text()
-    yield from _end(device)
+        yield _checks(device.checks, details=details)
+    if device.warnings:
+        yield Text()
+        yield Text("The library warned:")
+        yield bullets(device.warnings)
 
 
 def _summary(device: DeviceRegistration) -> Table:
@@ -109,118 +116,69 @@ def _layout(layouts: Sequence[TensorLayout]) -> Iterator[RenderableType]:
     yield rows
 
 
-def _block_map(block_map: BlockMap, *, in_short: bool) -> Iterator[RenderableType]:
+def _readings(readings: Sequence[ShapeReading]) -> Iterator[RenderableType]:
+    doubtful = [one for one in readings if one.others]
+    if not doubtful:
+        return
     yield Text()
-    yield heading("Block map")
-    if not in_short:
-        yield _places(block_map.places)
-        yield Text()
-    names = dict.fromkeys((min(place.plane, 9), place.name) for place in block_map.places)
-    legend = "   ".join(f"{_GLYPHS[plane]} {name}" for plane, name in names)
-    sizes = {picture.cell_nbytes for picture in block_map.pictures}
-    cell = format_nbytes(sizes.pop()) if len(sizes) == 1 else "as marked"
-    yield Text(f"{legend}   · no tensor   one character is {cell}", style="dim")
-    for picture in block_map.pictures:
-        yield _drawn(picture, marked=bool(sizes))
-    yield Text(
-        f"{format_nbytes(block_map.tensor_nbytes)} in blocks, "
-        f"{format_nbytes(block_map.padding_nbytes)} padding between blocks, "
-        f"{format_nbytes(block_map.gap_nbytes)} between tensors"
-    )
+    yield heading("Readings", ["AMBIGUOUS"])
+    for one in doubtful:
+        rows = grid()
+        rows.add_row("shape", f"{list(one.shape)}, {one.tensors} tensors from {one.first} on")
+        rows.add_row("read as", Text(one.read_as, style="bold"))
+        for other in one.others:
+            rows.add_row("also fits", Text(f"{other.reading}: {other.if_so}"))
+        yield rows
 
 
-def _places(places: Sequence[Place]) -> Table:
-    table = plain_table("layer", "plane", "from", "to", "size", right=("layer", "size"))
-    for run in _alike(places):
-        shown = run if len(run) <= _SHOWN_LAYERS + 1 else [run[0], run[-1]]
-        for at, layer in enumerate(shown):
-            if at == 1 and len(shown) < len(run):
-                table.add_row("", "", f"… {len(run) - _SHOWN_LAYERS} layers alike", "", "")
-            for place in layer:
-                table.add_row(
-                    str(place.layer),
-                    Text(place.name),
-                    f"{place.address:#x}",
-                    f"{place.end - 1:#x}",
-                    format_nbytes(place.end - place.address),
-                )
-    return table
-
-
-def _alike(places: Sequence[Place]) -> list[list[list[Place]]]:
-    """Return runs of neighbouring layers whose tensors have the same names and sizes."""
-    layers: dict[int, list[Place]] = {}
-    for place in places:
-        layers.setdefault(place.layer, []).append(place)
-    runs: list[list[list[Place]]] = []
-    for layer in layers.values():
-        if runs and _look(runs[-1][-1]) == _look(layer):
-            runs[-1].append(layer)
-        else:
-            runs.append([layer])
-    return runs
-
-
-def _look(layer: Sequence[Place]) -> list[tuple[str, int, int]]:
-    return [(place.name, place.end - place.address, place.block_stride_nbytes) for place in layer]
-
-
-def _drawn(picture: Picture, *, marked: bool) -> Text:
-    text = Text()
-    for start in range(0, len(picture.cells), _CELLS_PER_LINE):
-        cells = picture.cells[start : start + _CELLS_PER_LINE]
-        drawn = "".join("·" if cell == GAP else _GLYPHS[int(cell)] for cell in cells)
-        text.append(f"{picture.start + start * picture.cell_nbytes:#14x} ", style="dim")
-        text.append(drawn + "\n")
-    if marked:
-        text.append(f"{'':14} one character is {format_nbytes(picture.cell_nbytes)}\n", style="dim")
-    text.rstrip()
-    return text
-
-
-def _zoom(block_map: BlockMap, zoom: Zoom) -> Iterator[RenderableType]:
+def _sizes(sizes: Sequence[BlockSize]) -> Iterator[RenderableType]:
+    if not sizes:
+        return
     yield Text()
-    if zoom.whole_block:
-        last = zoom.slot + block_map.places[0].block_size - 1
-        yield heading(f"Block {zoom.block}: slots {zoom.slot} to {last}")
-    else:
-        yield heading(f"Slot {zoom.slot}: block {zoom.block}, token {zoom.offset} of it")
-    table = plain_table("layer", "plane", "address", "bytes", right=("layer", "bytes"))
-    for run in _alike(block_map.places):
-        shown = run if len(run) <= _SHOWN_LAYERS + 1 else [run[0], run[-1]]
-        for at, layer in enumerate(shown):
-            if at == 1 and len(shown) < len(run):
-                table.add_row("", "", f"… {len(run) - _SHOWN_LAYERS} layers", "")
-            for place in layer:
-                address = place.slot(zoom.slot)
-                tokens = place.block_size if zoom.whole_block else 1
-                nbytes = str(tokens * place.token_nbytes)
-                table.add_row(str(place.layer), Text(place.name), f"{address:#x}", nbytes)
+    yield heading("Block sizes")
+    table = Table.grid(padding=(0, 2))
+    table.add_column(no_wrap=True, style="dim")
+    table.add_column(no_wrap=True)
+    table.add_column(overflow="fold")
+    for size in sizes:
+        table.add_row(size.name, size.tokens, Text(size.meaning))
     yield table
 
 
-def _checks(checks: Sequence[Check]) -> Table:
+def _checks(checks: Sequence[Check], *, details: bool) -> Table:
     table = Table.grid(padding=(0, 2))
     table.add_column(no_wrap=True)
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for check in checks:
+        passed = check.verdict is Verdict.PASS
+        if passed and not details:
+            continue
         verdict = Text(check.verdict.value, style=VERDICT_STYLES[check.verdict.value])
         table.add_row(verdict, check.name, Text(check.found))
-        if check.verdict is not Verdict.PASS:
+        if not passed:
             table.add_row("", "", Text(f"wanted: {check.wanted}", style="dim"))
             table.add_row("", "", Text(f"fix: {check.fix}"))
+    names = [check.name for check in checks if check.verdict is Verdict.PASS]
+    if names and not details:
+        table.add_row(Text("PASS", style="green"), f"{len(names)} others", ", ".join(names))
     return table
 
 
-def _end(device: DeviceRegistration) -> Iterator[RenderableType]:
+def _verdict(device: DeviceRegistration) -> Iterator[RenderableType]:
     if device.refusal is not None:
         yield Text(f"Refused: {device.refusal}", style="bold red")
-    if device.warnings:
-        yield Text("The library warned:")
-        yield bullets(device.warnings)
+        return
+    counts = Counter(check.verdict for check in device.checks)
+    told = [f"{counts[Verdict.PASS]} of {len(device.checks)} checks passed"]
+    if counts[Verdict.WARN]:
+        told.append(f"{counts[Verdict.WARN]} worth a look")
+    if counts[Verdict.FAIL]:
+        told.append(f"{counts[Verdict.FAIL]} FAILED")
+    text = ", ".join(told)
     if device.layout_seconds is not None and device.register_seconds is not None:
-        yield Text(
+        text = (
             f"Registered in {duration(device.register_seconds)}, of it the layout "
-            f"{duration(device.layout_seconds)}"
+            f"{duration(device.layout_seconds)}; {text}"
         )
+    yield Text(text, style="" if counts[Verdict.FAIL] else "green")

@@ -106,10 +106,7 @@ def test_a_usual_cache_passes_every_check():
             "reading",
             {"shape": (64, 8, 128, 128), "strides": (131072, 16384, 128, 1)},
             Verdict.WARN,
-            (
-                "read as ND 64 blocks × 8 tokens × 128 heads × 128; also fits "
-                "HND 64 blocks × 8 heads × 128 tokens × 128"
-            ),
+            "[64, 8, 128, 128] is read as ND; also fits HND",
         ),
     ],
 )

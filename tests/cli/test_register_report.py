@@ -3,9 +3,13 @@ from dataclasses import replace
 import pytest
 from printing import golden, printed
 
+from ems.common.store_layer_group import StoreLayerGroupDesc
 from ems.layout.plane import Plane, TensorFacts
-from ems_cli.diagnostics.block_map import block_map
+from ems.layout.registration import register as register_layout
+from ems_cli.diagnostics.block_map import MIXED, block_map
+from ems_cli.diagnostics.block_sizes import block_sizes
 from ems_cli.diagnostics.check import Check, Verdict, passed
+from ems_cli.diagnostics.readings import readings_of
 from ems_cli.diagnostics.register import (
     DeviceRegistration,
     RegisterReport,
@@ -58,6 +62,8 @@ def registered(device="npu:0", **changes):
         summary_of(SHAPE),
         tensor_layouts(kvcache, SHAPE),
         block_map(planes()),
+        readings_of(kvcache),
+        block_sizes(register_layout(kvcache)),
         checks,
         None,
         ("group 0: something to look at",),
@@ -95,6 +101,69 @@ def test_tensors_far_apart_are_drawn_apart():
     assert found.gap_nbytes == 0
 
 
+def interleaved(pages, page=524288, tail=0):
+    """K and V of one layer, block by block in turns, with `tail` bytes behind each pair."""
+    for index, name in enumerate("KV"):
+        address = START + index * 262144
+        yield Plane(0, index, address, pages, 128, 8, 128, "float16", 2, page + tail), name
+
+
+def test_planes_that_share_pages_have_no_padding_between_their_blocks():
+    found = block_map(interleaved(64))
+    assert (found.padding_nbytes, found.gap_nbytes) == (0, 0)
+    assert block_map(interleaved(64, tail=4096)).padding_nbytes == 63 * 4096
+
+
+def test_cells_of_whole_pages_are_marked_as_shared():
+    (picture,) = block_map(interleaved(1024)).pictures
+    assert set(picture.cells) == {MIXED}
+
+
+def test_the_first_two_pages_are_drawn_apart():
+    (page,) = block_map(interleaved(64, tail=524288)).pages
+    assert page.cells == 2 * ("0" * 8 + "1" * 8 + "." * 16)
+    assert block_map(planes()).pages == ()
+
+
+def test_a_place_tells_how_much_of_a_stretch_is_its_own():
+    place = block_map(interleaved(2)).places[0]
+    assert place.within(START, START + 524288) == 262144
+    assert place.within(START + 262144, START + 524288) == 0
+    assert place.within(START + 262143, START + 524289) == 2
+    assert place.within(START, START + (1 << 30)) == 2 * 262144
+
+
+def shaped(*shape):
+    return TensorFacts("npu:0", "float16", 2, shape, (1,) * len(shape), START, 0)
+
+
+def test_every_reading_that_fits_a_shape_is_told_once():
+    found = readings_of([[shaped(16, 2, 16, 128), shaped(16, 2, 16, 128)], [shaped(8, 128, 8, 64)]])
+    assert [(one.first, one.tensors, len(one.others)) for one in found] == [
+        ("layer 0 plane 0", 2, 2),
+        ("layer 1 plane 0", 1, 0),
+    ]
+    assert [one.reading.split()[0] for one in found[0].others] == ["HND", "fused"]
+    assert "heads where tokens belong" in found[0].others[0].if_so
+
+
+def test_the_block_sizes_say_what_a_group_stores():
+    kvcache = [[facts_of(plane)] for plane, _ in list(planes())[:2]]
+    groups = [StoreLayerGroupDesc(128, [0]), StoreLayerGroupDesc(64, [1], 1024)]
+    found = block_sizes(register_layout(kvcache, groups))
+    assert [(one.name, one.tokens) for one in found] == [
+        ("kernel", "128"),
+        ("engine", "128 × n"),
+        ("hash", "offsets[i]"),
+        ("store", "128"),
+        ("store", "64"),
+    ]
+    assert found[4].meaning == (
+        "layers 1: most tokens kept under one hash, less than a block: whole blocks are refused; "
+        "a window of 1024 tokens is enough"
+    )
+
+
 def test_a_place_gives_the_address_of_a_slot():
     place = block_map(planes()).places[0]
     assert place.block(5) == START + 5 * 262144
@@ -122,6 +191,7 @@ def test_alike_tensors_are_one_layout():
             report(
                 registered(
                     block_map=None,
+                    block_sizes=(),
                     refusal="kvcache[1][0] (layer 1 plane 0): its blocks overlap",
                     warnings=(),
                     layout_seconds=None,
@@ -133,6 +203,18 @@ def test_alike_tensors_are_one_layout():
 )
 def test_the_report_looks_like_this_at_80_columns(name, made):
     assert printed(register_text(made)) == golden(name)
+
+
+def test_details_show_every_check_and_layer():
+    assert printed(register_text(report(registered()), details=True)) == golden(
+        "register_details.txt"
+    )
+
+
+def test_an_ambiguous_shape_lists_its_readings():
+    found = readings_of([[shaped(16, 2, 16, 128)]])
+    text = printed(register_text(report(registered(readings=found))))
+    assert text == golden("register_ambiguous.txt")
 
 
 def test_a_refused_cache_is_a_failure_whatever_the_checks_say():

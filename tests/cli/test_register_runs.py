@@ -57,6 +57,40 @@ def test_a_slot_is_shown_in_every_plane():
     assert report["zoom"] == {"block": 1, "offset": 3, "slot": 19, "whole_block": False}
 
 
+@pytest.mark.parametrize("layout", ["separate", "interleaved", "padded"])
+def test_every_arrangement_is_registered(layout):
+    (device,) = json.loads(register("--json", "--layout", layout).stdout)["devices"]
+    strides = {place["block_stride_nbytes"] for place in device["block_map"]["places"]}
+    block = 16 * 2 * 64 * 2
+    assert strides == {block * {"interleaved": 2}.get(layout, 1) + 4096 * (layout == "padded")}
+    assert device["block_map"]["padding_nbytes"] == (layout == "padded") * 4 * 7 * 4096
+    assert device["shape"]["arrangement"] == layout
+
+
+def test_an_unknown_arrangement_is_wrong_usage():
+    assert register("--layout", "fused").exit_code == 2
+
+
+def test_groups_are_registered_and_checked():
+    (device,) = json.loads(register("--json", "--groups", "0:16;1:8@window=64").stdout)["devices"]
+    assert [size["tokens"] for size in device["block_sizes"] if size["name"] == "store"] == [
+        "16",
+        "8",
+    ]
+    left_out = register("--groups", "0:16")
+    assert left_out.exit_code == 1
+    assert "FAIL  groups" in left_out.stdout
+
+
+def test_a_saved_registration_can_be_inspected(tmp_path):
+    file = tmp_path / "saved.json"
+    assert register("-q", "--save", str(file)).exit_code == 0
+    result = CliRunner().invoke(app, ["inspect", str(file)], prog_name="ems-cli")
+    assert result.exit_code == 0
+    assert "npu:0" in result.stdout
+    assert register("--save", str(tmp_path)).exit_code == 2
+
+
 @pytest.mark.parametrize(
     "arguments", [["--slot", "128"], ["--block", "8"], ["--slot", "1", "--block", "1"]]
 )
