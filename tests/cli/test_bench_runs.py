@@ -2,6 +2,7 @@
 
 import ctypes
 import json
+from dataclasses import asdict
 
 import pytest
 from typer.testing import CliRunner
@@ -11,6 +12,8 @@ from ems.pool.memory import MemoryPool
 from ems.simulator import control
 from ems_cli.app import app
 from ems_cli.diagnostics import bench_pool, bench_rig, bench_run, bench_trip
+from ems_cli.diagnostics.bench import Run
+from ems_cli.diagnostics.bench_figures import figures_of
 
 SMALL = ["--layers", "2", "--heads", "2", "--head-size", "64", "--block-size", "16"]
 BLOCK = 2 * 2 * 16 * 2 * 64 * 2  # layers, planes, tokens, heads, head size, bytes
@@ -81,6 +84,72 @@ def test_with_half_of_the_blocks_missing_half_of_the_bytes_move():
         assert half[name]["figures"]["nbytes"] * 2 == all_there[name]["figures"]["nbytes"]
     assert half["load"]["figures"]["missed_blocks"] == 2 * 8
     assert half["load"]["figures"]["failed_blocks"] == 0
+
+
+@pytest.mark.parametrize(
+    ("how", "blocks"),
+    [
+        (["--layout", "interleaved", "--blocks", "4"], 8),
+        (["--layout", "padded", "--groups", "0:16;1:16@window=64", "--blocks", "4"], 8),
+    ],
+)
+def test_other_arrangements_and_groups_come_back_as_well(how, blocks):
+    report = measured(*how, "--runs", "1")
+    assert report["verified"] is True
+    assert report["devices"][0]["shape"]["num_blocks"] == blocks
+
+
+def test_a_written_shape_is_benched():
+    shape = "(1,12,16,1,64)+(1,12,16,1,16):int8:2;(2,12,16,2,64):float16:1"
+    command = ["bench", "--shape", shape, "--runs", "1", "--json"]
+    result = CliRunner().invoke(app, command, prog_name="ems-cli")
+    assert result.exit_code == 0, result.stderr
+    report = json.loads(result.stdout)
+    assert report["verified"] is True
+    assert report["settings"]["blocks_per_call"] == 6
+    assert report["devices"][0]["span_facts"]["smallest_nbytes"] == 16 * 16
+
+
+def test_a_list_makes_a_sweep_of_full_reports():
+    command = ["--blocks", "4", "--block-size", "16,32", "--order", "random,sequential"]
+    report = measured(*command, "--runs", "1")
+    assert report["varied"] == ["block_size", "order"]
+    assert [(one["point"]["block_size"], one["point"]["order"]) for one in report["points"]] == [
+        (16, "random"),
+        (16, "sequential"),
+        (32, "random"),
+        (32, "sequential"),
+    ]
+    found = [operations(one["report"])["load"]["figures"]["nbytes"] for one in report["points"]]
+    assert found == [4 * BLOCK, 4 * BLOCK, 8 * BLOCK, 8 * BLOCK]
+
+
+def test_npus_are_measured_together_when_asked_to():
+    report = measured("--blocks", "4", "--devices", "0-1", "--together", "--runs", "2")
+    together = report["together"]
+    assert together["devices"] == ["npu:0", "npu:1"]
+    assert together["nbytes_per_device"] == 2 * 4 * BLOCK
+    assert [len(one) for one in together["alone_seconds"]] == [2, 2]
+    assert len(together["together_seconds"]) == 2
+
+
+def test_every_printed_figure_follows_from_the_raw_runs():
+    for operation in operations(measured("--blocks", "4", "--runs", "8")).values():
+        runs = [Run(**run) for run in operation["runs"]]
+        again = json.loads(json.dumps(asdict(figures_of(runs))))
+        assert again == operation["figures"]
+
+
+def test_what_was_kept_is_no_regression_of_itself(tmp_path):
+    file = str(tmp_path / "kept.json")
+    measured("--blocks", "4", "--runs", "6", "--save-baseline", file)
+    report = measured("--blocks", "4", "--runs", "5", "--baseline", file)
+    assert {change["verdict"] for change in report["comparison"]["changes"]} == {"too few runs"}
+    assert report["comparison"]["regressed"] is False
+    other = bench("--blocks", "5", "--runs", "1", "--baseline", file, "--json")
+    assert other.exit_code == 2
+    message = json.loads(other.stdout)["error"]["message"]
+    assert "settings.blocks_per_call was 4 and is 5" in message
 
 
 def test_what_is_not_verified_is_called_so():
