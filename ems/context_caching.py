@@ -25,30 +25,26 @@ from ems.transfer.presence import Presence
 from ems.transfer.transfers import Transfers
 
 _log = logging.getLogger("ems")
-_PLACES = ("slot_mapping", "hashes", "offsets", "option")
-"""Of the arguments of save and load."""
-_SWAP_SECONDS = 60.0
-"""How long `register_kvcache` waits for requests on the cache it is to replace."""
+_PLACES = ("slot_mapping", "hashes", "offsets", "option")  # of the arguments of save and load
+_SWAP_SECONDS = 60.0  # that `register_kvcache` waits for requests on the cache it is to replace
 
 
 class ContextCaching:
     """Saves and loads the KV blocks of one rank. Made by `Ems.init`; thread-safe.
 
-    Only `EmsException` is raised. Whatever is refused with EMS_INVALID_ARGUMENT is refused before
-    any byte moves, and when it is submitted; other failures are raised by the future.
+    Only `EmsException` is raised. EMS_INVALID_ARGUMENT is raised when a call is submitted, before
+    any byte moves; other failures are raised by its future.
 
     A call names what it moves in one of four ways; the first needs no registered cache:
 
-    - `save(option, key_list, value_list)`: for each key (a str shorter than 128 characters, or a
-      `PrimaryKey`) the list of `KvBufferWrapper` whose bytes, joined, are its value.
+    - `save(option, key_list, value_list)`: for each key, a str shorter than 128 characters, the
+      list of `KvBufferWrapper` whose bytes, joined, are its value.
     - `save(slot_mapping, hashes, offsets, option)`: hash i owns the next `offsets[i]` slots.
-    - `save(slot_mapping=, token_ids=, mask=, option=)`: one slot, one token id and one bit per
-      token. The hashes are ours, one per Block_size tokens (see `ems.layout.token_hash`); the mask
-      is 0 for whole blocks in front that are not to be moved, then 1; None moves all. The last
-      block may be partial. The result counts blocks, not tokens.
-    - `save(hashes=, chunk_descs=, option=)`: `chunk_descs[group][i]` is a `ChunkDesc` (or pair, or
-      dict) with the consecutive slots of hash i in that layer group; None where a group with a
-      window keeps nothing of it.
+    - `save(slot_mapping=, token_ids=, mask=, option=)`: one slot, token id and bit per token. The
+      hashes are those of `ems.layout.token_hash`, one per Block_size tokens or a rest; the mask is
+      0 for whole blocks in front that are left out, then 1. The result counts blocks.
+    - `save(hashes=, chunk_descs=, option=)`: `chunk_descs[group][i]` is the `ChunkDesc` of hash i
+      in that layer group; None where a group with a window keeps nothing of it.
     """
 
     def __init__(self, settings: Settings, pool: PoolEngine, ascend: ModuleType) -> None:
@@ -148,8 +144,7 @@ class ContextCaching:
         version with more tokens replaces one with fewer; blocks that find no room are left out, and
         later ones still tried; of a hash that is repeated in one call the first one is taken.
 
-        Returns:
-            How many leading hashes are stored, of how many.
+        Returns how many leading hashes are stored.
 
         Raises:
             EmsException: EMS_INVALID_ARGUMENT: nothing has happened. Any other: some of the blocks
@@ -172,12 +167,10 @@ class ContextCaching:
 
         Returns:
             How many leading hashes have been loaded, of how many. Nothing is written at or after
-            the first miss. All may be hits: an inference engine then has to compute the last token
-            again by itself.
+            the first miss. Of a full hit the caller has to compute the last token again.
 
         Raises:
-            EmsException: EMS_INVALID_ARGUMENT: nothing has been written. Any other: the named
-                slots may hold anything; no other is touched.
+            EmsException: unless it is EMS_INVALID_ARGUMENT, the named slots may hold anything.
         """
         return self.async_load(slot_mapping, hashes, offsets, option, **kwargs).result()
 
