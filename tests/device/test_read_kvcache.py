@@ -14,7 +14,9 @@ def refusal(kvcache):
 
 
 @pytest.mark.parametrize(
-    "kvcache", [None, 7, "kvcache", {}, {0: [PLANE]}, iter([[PLANE]]), object()], ids=repr
+    "kvcache",
+    [None, 7, "kvcache", {}, {0: [PLANE]}, iter([[PLANE]]), object()],
+    ids=lambda value: type(value).__name__,
 )
 def test_what_is_no_list_of_layers_is_refused_by_value(kvcache):
     assert "kvcache must be a list of layers" in refusal(kvcache)
