@@ -1,0 +1,86 @@
+"""The caches that `ems-cli bench --suite` measures, and what each takes of memory."""
+
+from dataclasses import dataclass, replace
+from typing import Final
+
+from ems_cli.diagnostics.bench_pool import entry_nbytes
+from ems_cli.diagnostics.shape import CacheShape
+from ems_cli.diagnostics.shape_grammar import parse_groups, parse_shape
+from ems_cli.diagnostics.shape_request import ShapeRequest, shape_of
+
+CALLS: Final = (1, 16, 64, 256)
+"""Blocks per call."""
+ORDERED_AT: Final = 64
+"""Blocks per call that are measured in order of memory, too."""
+_BLOCK_SIZE: Final = 128
+_COPIES: Final = 5.5
+"""Cache for source and target, pool for one and a half, two buffers of the raw copies."""
+_QUICK_PART: Final = 4
+_HYBRID = (
+    "(2,{0},128,8,128):bfloat16:{1};(1,{0},128,1,512)+(1,{0},128,1,64):bfloat16:{1};"
+    "(2,{0},128,2,256):bfloat16:{1}"
+)
+_HYBRID_LAYERS: Final = 8
+_WINDOW: Final = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class SuiteModel:
+    """One cache of the suite."""
+
+    name: str
+    request: ShapeRequest
+    least_share: float | None
+    """Of the raw copy in one call, at 64 blocks; None: no goal."""
+
+
+def suite_models(*, quick: bool) -> tuple[SuiteModel, ...]:
+    """Return the caches; a quick suite has a quarter of the layers, with the same spans."""
+    part = _QUICK_PART if quick else 1
+    return (
+        SuiteModel(
+            "Llama-3.1-8B",
+            ShapeRequest(layers=32 // part, heads=8, head_size=128, dtype="bfloat16"),
+            0.90,
+        ),
+        SuiteModel(
+            "Qwen3-32B, tp 8",
+            ShapeRequest(layers=64 // part, heads=8, head_size=128, dtype="bfloat16", tp=8),
+            0.75,
+        ),
+        SuiteModel(
+            "DeepSeek-V3",
+            _written(f"(1,8,128,1,512)+(1,8,128,1,64):bfloat16:{61 // part}"),
+            None,
+        ),
+        SuiteModel("Hybrid, 3 layer groups", _hybrid(_HYBRID_LAYERS // (2 if quick else 1)), None),
+    )
+
+
+def _written(text: str, groups: str = "") -> ShapeRequest:
+    return ShapeRequest(
+        written=parse_shape(text),
+        block_size=_BLOCK_SIZE,
+        groups=parse_groups(groups) if groups else (),
+    )
+
+
+def _hybrid(layers: int) -> ShapeRequest:
+    ends = [(at * layers, (at + 1) * layers - 1) for at in range(3)]
+    windows = ("", f"@window={_WINDOW}", "")
+    groups = ";".join(
+        f"{first}-{last}:{_BLOCK_SIZE}{window}"
+        for (first, last), window in zip(ends, windows, strict=True)
+    )
+    return _written(_HYBRID.format(8, layers), groups)
+
+
+def cache_for(model: SuiteModel, blocks: int) -> CacheShape:
+    """Return the cache in which so many blocks are saved, and loaded into others."""
+    shape = shape_of(model.request)
+    return replace(shape, num_blocks=2 * blocks, notes=())
+
+
+def needed_nbytes(model: SuiteModel, blocks: int) -> int:
+    """Return the memory that calls of so many blocks take, simulated NPU and host together."""
+    return int(_COPIES * blocks * entry_nbytes(shape_of(model.request)))
