@@ -217,7 +217,7 @@ class ContextCaching:
     def exists(self, hashes: Any = None, option: Any = None, **kwargs: Any) -> CcResult:
         """Return how many leading hashes are stored now, in every layer group.
 
-        A query only: it takes no lease, so a later load may find less. A hash that was stored with
+        A query only: it holds nothing, so a later load may find less. A hash that was stored with
         part of a block counts. It speaks for this rank alone; others may have stored less. Where
         the pool does not answer the result is 0, as the SDK documents: the caller recomputes. The
         reason is counted, and logged when the pool stops answering.

@@ -147,7 +147,8 @@ class PoolEngine(ABC):
     ) -> list[EntryInfo | None]:
         """Return what is stored under `keys`, in their order.
 
-        Has no side effect: takes no lease and does not count as use.
+        Holds nothing and does not count as use. (Mooncake alone leases what it is asked about, for
+        seconds, unless its metrics port is known.)
 
         Raises:
             PoolUnavailable: the pool did not answer.
