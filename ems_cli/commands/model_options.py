@@ -8,6 +8,7 @@ import typer
 from ems_cli.commands.options import nbytes_of
 from ems_cli.diagnostics.bad_input import BadInput
 from ems_cli.diagnostics.shape import DEFAULT_BLOCK_SIZE
+from ems_cli.diagnostics.shape_grammar import parse_shape
 from ems_cli.diagnostics.shape_request import (
     DEFAULT_DTYPE,
     DEFAULT_HEAD_SIZE,
@@ -71,10 +72,30 @@ class ModelOptions:
         False
     )
 
+    shape: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TEXT",
+            help="What one rank holds: (planes, blocks, block size, heads, head size):type:layers,"
+            " (2,256,128,8,128):float16:32. Further parts behind ';', other planes of the same"
+            " layers behind '+': (1,64,128,1,512)+(1,64,128,1,64):bfloat16:61.",
+        ),
+    ] = None
+
     def request(self, *, blocks: int = 1) -> ShapeRequest:
-        """Return what is asked for, to be resolved by `shape_of`."""
+        """Return what is asked for, to be resolved by `shape_of`.
+
+        Raises:
+            BadInput: `shape` cannot be read.
+        """
         asked = {field.name: getattr(self, field.name) for field in fields(self)}
-        return ShapeRequest(**asked, blocks=blocks)
+        written = None if self.shape is None else parse_shape(self.shape)
+        del asked["shape"]
+        if written is not None:
+            if self.block_size not in {DEFAULT_BLOCK_SIZE, written.block_size}:
+                raise BadInput(f"--shape says {written.block_size}", option="--block-size")
+            asked["block_size"] = written.block_size
+        return ShapeRequest(**asked, blocks=blocks, written=written)
 
 
 def rate_of(text: str, *, option: str) -> float:

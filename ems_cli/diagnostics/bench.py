@@ -87,7 +87,7 @@ class Figures:
     bytes_per_second: float
     """Median over the runs."""
     ceiling: Ceiling | None
-    """Which raw copy is the ceiling: the one with the higher median."""
+    """Which raw copy in this direction is the ceiling: the one with the higher median."""
     ceiling_share: float | None
     """Median over the runs of this rate by that of the ceiling next to it."""
     one_stream_share: float | None
@@ -126,26 +126,19 @@ class Verification:
 
 
 @dataclass(frozen=True, slots=True)
-class SetUp:
-    """What comes once, before the first block moves."""
-
-    registration_seconds: float
-    """The first `register_kvcache` of the process on this NPU."""
-    registration_again_seconds: float
-    """An equal one after it."""
-    pinned_nbytes: int
-    pinning_seconds: float
-    """Taking so much pinned memory from the host, for the raw copies."""
-
-
-@dataclass(frozen=True, slots=True)
 class DeviceBench:
     """What was measured on one NPU."""
 
     device: str
     device_name: str
     shape: ShapeSummary
-    set_up: SetUp
+    registration_seconds: float
+    """The first `register_kvcache` of the process on this NPU."""
+    registration_again_seconds: float
+    """An equal one after it; median of three."""
+    pinned_nbytes: int
+    pinning_seconds: float
+    """Taking so much pinned memory from the host, for the raw copies."""
     pool_capacity_nbytes: int
     span_facts: SpanFacts
     operations: Mapping[str, Operation]

@@ -2,12 +2,20 @@
 
 from collections.abc import Iterable, Mapping, Sequence
 from statistics import median
+from typing import Final
 
 from ems_cli.diagnostics.bench import (
     ASYNC_LOAD,
     ASYNC_SAVE,
     BOTH,
     LIBRARY,
+    LOAD,
+    OPERATIONS,
+    RAW_IN,
+    RAW_IN_TWO,
+    RAW_OUT,
+    RAW_OUT_TWO,
+    SAVE,
     Ceiling,
     Figures,
     Operation,
@@ -27,20 +35,48 @@ OTHER = "other"
 """The phase that is what the library's notes leave over."""
 
 
-def operation_of(cold: Sequence[Run], runs: Sequence[Run]) -> Operation:
+def operations_of(
+    cold: Mapping[str, Sequence[Run]], runs: Mapping[str, Sequence[Run]]
+) -> dict[str, Operation]:
+    """Return the operations that have runs; those of one direction have the same ceiling."""
+    ceilings: dict[str, Ceiling | None] = {}
+    for one, two, names in _DIRECTIONS:
+        if one in runs and two in runs:
+            faster = _rate(runs[two]) > _rate(runs[one])
+            ceilings |= dict.fromkeys(names, "two streams" if faster else "one stream")
+    return {
+        name: operation_of(cold.get(name, ()), runs[name], ceilings.get(name))
+        for name in OPERATIONS
+        if name in runs
+    }
+
+
+_DIRECTIONS: Final = (
+    (RAW_OUT, RAW_OUT_TWO, (SAVE, ASYNC_SAVE)),
+    (RAW_IN, RAW_IN_TWO, (LOAD, ASYNC_LOAD)),
+)
+
+
+def _rate(runs: Sequence[Run]) -> float:
+    return median(run.bytes_per_second for run in runs)
+
+
+def operation_of(
+    cold: Sequence[Run], runs: Sequence[Run], ceiling: Ceiling | None = None
+) -> Operation:
     """Return an operation with its figures; there is at least one run."""
-    return Operation(tuple(cold), tuple(runs), figures_of(runs))
+    return Operation(tuple(cold), tuple(runs), figures_of(runs, ceiling))
 
 
-def figures_of(runs: Sequence[Run]) -> Figures:
-    """Return the figures of at least one run."""
+def figures_of(runs: Sequence[Run], ceiling: Ceiling | None = None) -> Figures:
+    """Return the figures of at least one run; without `ceiling` it is the faster raw copy."""
     seconds = [run.seconds for run in runs]
     submits = [run.submit_seconds for run in runs if run.submit_seconds is not None]
     transfers = [run.seconds - run.submit_seconds for run in runs if run.submit_seconds is not None]
     low, high = median_interval(seconds) or (None, None)
     loose = looseness(seconds)
     one, two = _ceilings(runs)
-    ceiling = _better(runs)
+    ceiling = ceiling or _better(runs)
     nbytes = sum(run.nbytes for run in runs)
     return Figures(
         runs=len(runs),

@@ -7,9 +7,12 @@ from ems.common.units import format_nbytes
 from ems_cli.diagnostics.bench import (
     ASYNC_LOAD,
     ASYNC_SAVE,
+    BOTH,
     LIBRARY,
+    LOAD,
     MEMCPY,
     RAW_OUT,
+    SAVE,
     Figures,
     Operation,
     SpanFacts,
@@ -53,11 +56,12 @@ def reasons_of(
         found += reasons or [
             f"{_named([worst])} reaches {low[worst]:.0%} of the ceiling; no reason found"
         ]
-    return (*found, *_host_bound(figures))
+    return (*found, *_ceiling(figures), *_host_bound(figures))
 
 
 def _named(names: Sequence[str]) -> str:
-    return ", ".join(name.replace("_", " ") for name in names)
+    told = {BOTH: "both at once"}
+    return ", ".join(told.get(name, name.replace("_", " ")) for name in names)
 
 
 def _low(figures: Mapping[str, Figures], spans: SpanFacts, worst: str) -> Iterator[str]:
@@ -137,6 +141,23 @@ def _doubts(
     ]
     if wide:
         yield f"times vary much: p90 is over {_WIDE} × p50 in {_named(wide)}"
+
+
+def _ceiling(figures: Mapping[str, Figures]) -> Iterator[str]:
+    """Yield which raw copies are the ceiling."""
+    told = {"one stream": "in one call", "two streams": "half on each of two streams"}
+    found = {
+        direction: told[ceiling]
+        for direction, names in (("out", (SAVE, ASYNC_SAVE)), ("in", (LOAD, ASYNC_LOAD)))
+        for name in names
+        if name in figures and (ceiling := figures[name].ceiling) is not None
+        if figures[name].two_streams_share is not None
+    }
+    if found:
+        ways = ", ".join(f"{direction} {how}" for direction, how in found.items())
+        yield (
+            f"the raw copy is the faster of two: {ways}; the library, too, has two slices under way"
+        )
 
 
 def _host_bound(figures: Mapping[str, Figures]) -> Iterator[str]:

@@ -13,7 +13,7 @@ from ems.common.exception import EmsException
 from ems.layout.registered import key_prefixes
 from ems.layout.registration import Registration
 from ems_cli.diagnostics.bad_input import BadInput
-from ems_cli.diagnostics.bench import SetUp, SpanFacts
+from ems_cli.diagnostics.bench import SpanFacts
 from ems_cli.diagnostics.bench_pool import bench_pool, entry_nbytes, pool_nbytes
 from ems_cli.diagnostics.bench_raw import raw_spans
 from ems_cli.diagnostics.bench_settings import Settings
@@ -41,6 +41,16 @@ class Place:
     runtime: Runtime
     index: int
     shape: CacheShape
+
+
+@dataclass(frozen=True, slots=True)
+class SetUp:
+    """What comes once, before the first block moves; as in `DeviceBench`."""
+
+    registration_seconds: float
+    registration_again_seconds: float
+    pinned_nbytes: int
+    pinning_seconds: float
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,21 +8,19 @@ from typing import Final
 
 from ems.common.exception import EmsException
 from ems_cli.diagnostics.bench import (
-    OPERATIONS,
     BenchReport,
     DeviceBench,
     Ended,
     Run,
-    SetUp,
     SpanFacts,
     Together,
     Verification,
 )
 from ems_cli.diagnostics.bench_content import Compared
-from ems_cli.diagnostics.bench_figures import both_ways_gain, labels_of, loosest, operation_of
+from ems_cli.diagnostics.bench_figures import both_ways_gain, labels_of, loosest, operations_of
 from ems_cli.diagnostics.bench_pool import await_pinning
 from ems_cli.diagnostics.bench_reasons import reasons_of
-from ems_cli.diagnostics.bench_rig import Place, rig
+from ems_cli.diagnostics.bench_rig import Place, SetUp, rig
 from ems_cli.diagnostics.bench_settings import Settings
 from ems_cli.diagnostics.bench_together import bench_together
 from ems_cli.diagnostics.bench_trip import Trips
@@ -148,11 +146,7 @@ def _pair(trips: Trips, into: dict[str, list[Run]], turn: int) -> None:
 
 
 def _device(bench: Bench, measured: _Measured, settings: Settings) -> DeviceBench:
-    operations = {
-        name: operation_of(measured.cold.get(name, ()), measured.runs[name])
-        for name in OPERATIONS
-        if name in measured.runs
-    }
+    operations = operations_of(measured.cold, measured.runs)
     others = None
     if measured.before is not None:
         others = share_of_others(measured.before, host_times(), os.cpu_count() or 1)
@@ -161,7 +155,10 @@ def _device(bench: Bench, measured: _Measured, settings: Settings) -> DeviceBenc
         f"npu:{measured.index}",
         bench.runtime.synthetic.device_name(measured.index),
         summary_of(measured.shape),
-        measured.set_up,
+        measured.set_up.registration_seconds,
+        measured.set_up.registration_again_seconds,
+        measured.set_up.pinned_nbytes,
+        measured.set_up.pinning_seconds,
         measured.capacity_nbytes,
         measured.span_facts,
         operations,

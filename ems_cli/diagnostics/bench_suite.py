@@ -8,9 +8,9 @@ from typing import Final
 
 from ems.common.exception import EmsException
 from ems.common.units import format_nbytes
-from ems_cli.diagnostics.bench import OPERATIONS, Ended, Operation, Run, SpanFacts
+from ems_cli.diagnostics.bench import Ended, Operation, Run, SpanFacts
 from ems_cli.diagnostics.bench_content import Compared
-from ems_cli.diagnostics.bench_figures import both_ways_gain, labels_of, operation_of
+from ems_cli.diagnostics.bench_figures import both_ways_gain, labels_of, operations_of
 from ems_cli.diagnostics.bench_pool import await_pinning
 from ems_cli.diagnostics.bench_rig import Place, Rig, rig, span_facts
 from ems_cli.diagnostics.bench_run import Bench
@@ -213,7 +213,7 @@ def _case(ready: Rig, model: SuiteModel, settings: Settings, extent: Extent) -> 
     started = time.monotonic()
     while not _enough(runs, time.monotonic() - started, extent):
         _pair(trips, runs, len(next(iter(runs.values()), ())))
-    operations = {name: operation_of(cold[name], runs[name]) for name in OPERATIONS if name in runs}
+    operations = operations_of(cold, runs)
     return SuiteCase(
         model.name,
         settings.blocks_per_call,

@@ -126,7 +126,7 @@ def _rates(device: DeviceBench) -> Table:
         one = figures[name]
         style = "" if name in LIBRARY else "dim"
         table.add_row(
-            _title(name),
+            name_of(name.removesuffix("_two_streams")),
             gigabytes(one.bytes_per_second),
             Text(bar(one.bytes_per_second, most, _BAR).ljust(_BAR), style=style or "green"),
             percent(one.ceiling_share),
@@ -136,11 +136,6 @@ def _rates(device: DeviceBench) -> Table:
             style=style,
         )
     return table
-
-
-def _title(name: str) -> str:
-    two = name.endswith("_two_streams")
-    return name_of(name.removesuffix("_two_streams")) + ("*" if two else "")
 
 
 def _known_to(figures: Figures) -> str:
@@ -163,8 +158,6 @@ def _phases(device: DeviceBench) -> Iterator[RenderableType]:
         shares = (percent(one.phase_shares.get(phase)) for phase in _PHASES)
         table.add_row(name_of(name), *shares, milliseconds(one.submit_seconds_p50))
     yield table
-    if any(one.ceiling == "two streams" for one in found.values()):
-        yield Text("* raw copy on two streams, the better: the library moves two slices at once")
     yield Text()
 
 

@@ -1,4 +1,4 @@
-"""What `ems-cli bench --details` shows besides: every percentile, blocks, what comes once."""
+"""What `ems-cli bench --details` shows besides: every percentile, blocks, what comes device."""
 
 from collections.abc import Iterator
 
@@ -96,19 +96,19 @@ def _blocks(device: DeviceBench) -> Table:
 
 
 def _once(device: DeviceBench, report: BenchReport) -> Table:
-    rows, once = grid(), device.set_up
+    rows = grid()
     rows.add_row("cache", exact(device.shape.nbytes))
     rows.add_row("per block", exact(device.shape.block_nbytes))
     rows.add_row(
         "registered",
-        f"in {duration(once.registration_seconds)}, again in "
-        f"{duration(once.registration_again_seconds)}",
+        f"in {duration(device.registration_seconds)}, again in "
+        f"{duration(device.registration_again_seconds)}",
     )
-    if once.pinned_nbytes:
-        each = once.pinning_seconds / once.pinned_nbytes * (1 << 30)
+    if device.pinned_nbytes:
+        each = device.pinning_seconds / device.pinned_nbytes * (1 << 30)
         rows.add_row(
             "pinned",
-            f"{format_nbytes(once.pinned_nbytes)} in {duration(once.pinning_seconds)}, "
+            f"{format_nbytes(device.pinned_nbytes)} in {duration(device.pinning_seconds)}, "
             f"{duration(each)} per GiB",
         )
     if device.both_ways_gain is not None:

@@ -10,7 +10,7 @@ from ems.common.units import format_nbytes
 from ems_cli.diagnostics.bench import DeviceBench
 from ems_cli.diagnostics.bench_sweep import SweepPoint, SweepReport
 from ems_cli.render.bars import bar
-from ems_cli.render.figures import gigabytes, heading, milliseconds, percent, plain_table
+from ems_cli.render.figures import gigabytes, grid, heading, milliseconds, percent, plain_table
 
 _COLUMNS = {
     "block_size": "tokens",
@@ -20,7 +20,7 @@ _COLUMNS = {
     "pool": "pool",
 }
 _BAR = 12
-_SHORT = 24
+_MOST_WITH_BARS = 4
 
 
 def sweep_text(report: SweepReport) -> RenderableType:
@@ -41,7 +41,12 @@ def _parts(report: SweepReport) -> Iterator[RenderableType]:
         yield Text("Verified at every point, byte by byte", style="green")
     yield Text()
     yield _table(report)
-    yield Text("Asynchronous calls; of raw: of the better raw copy; p50 of a load.", style="dim")
+    yield from _legend(report)
+    yield Text(
+        "GB/s of asynchronous saves and loads; bars, of raw (the better raw copy), p50 and the "
+        "time that the caller is held: of the loads.",
+        style="dim",
+    )
     if report.ended == "interrupted":
         yield Text("Interrupted: these are the points until then", style="bold yellow")
     if report.failure is not None:
@@ -53,42 +58,58 @@ def _parts(report: SweepReport) -> Iterator[RenderableType]:
 def _table(report: SweepReport) -> Table:
     several = any(len(one.report.devices) > 1 for one in report.points)
     names = [_COLUMNS[name] for name in report.varied] + (["npu"] if several else [])
-    figures = ("span", "save", "load GB/s", "of raw", "p50 ms")
-    table = plain_table(*names, *figures[:3], " ", *figures[3:], right=(*names, *figures))
+    figures = ("span", "save", "load", "of raw", "p50 ms", "held ms")
+    drawn = len(names) < _MOST_WITH_BARS
+    bars = (" ",) if drawn else ()
+    table = plain_table(*names, *figures[:3], *bars, *figures[3:], right=(*names, *figures))
+    table.padding = (0, 1, 0, 0)  # many columns
     most = max(
         (_rate(device, "async_load") for one in report.points for device in one.report.devices),
         default=0.0,
     )
     for one in report.points:
         for device in one.report.devices:
-            table.add_row(*_row(report, one, device, most, several=several))
+            load = device.operations["async_load"].figures
+            row = [_value(report, one, name) for name in report.varied]
+            row += [device.device.removeprefix("npu:")] if several else []
+            row += [_span(device), gigabytes(_rate(device, "async_save"))]
+            row.append(gigabytes(load.bytes_per_second))
+            row += [bar(load.bytes_per_second, most, _BAR).ljust(_BAR)] if drawn else []
+            row += [percent(load.ceiling_share), milliseconds(load.seconds_p50)]
+            table.add_row(*row, milliseconds(load.submit_seconds_p50))
     return table
 
 
-def _row(
-    report: SweepReport, one: SweepPoint, device: DeviceBench, most: float, *, several: bool
-) -> Iterator[RenderableType]:
-    for name in report.varied:
-        yield Text(_value(one, name))
-    if several:
-        yield Text(device.device.removeprefix("npu:"))
-    load = device.operations["async_load"].figures
-    yield format_nbytes(device.span_facts.median_nbytes)
-    yield gigabytes(_rate(device, "async_save"))
-    yield gigabytes(load.bytes_per_second)
-    yield bar(load.bytes_per_second, most, _BAR).ljust(_BAR)
-    yield percent(load.ceiling_share)
-    yield milliseconds(load.seconds_p50)
+def _span(device: DeviceBench) -> str:
+    return format_nbytes(device.span_facts.median_nbytes).replace(".00 ", " ")
 
 
-def _value(one: SweepPoint, name: str) -> str:
-    value = getattr(one.point, name)
+def _value(report: SweepReport, one: SweepPoint, name: str) -> str:
     if name == "blocks_per_call":
-        value = one.report.settings.blocks_per_call
-    if value is None:
-        return "memory://"
-    text = str(value)
-    return text if len(text) <= _SHORT else f"{text[: _SHORT - 1]}…"
+        return str(one.report.settings.blocks_per_call)
+    if name == "pool":
+        return _pool_names(report)[one.point.pool]
+    return str(getattr(one.point, name))
+
+
+def _pool_names(report: SweepReport) -> dict[str | None, str]:
+    """Return the scheme of each pool's URL, with a number where several have the same."""
+    names: dict[str | None, str] = {}
+    for one in report.points:
+        url = one.point.pool
+        scheme = (url or "memory://").partition("://")[0]
+        if url not in names:
+            same = sum(name.partition(" ")[0] == scheme for name in names.values())
+            names[url] = f"{scheme} {same + 1}" if same else scheme
+    return names
+
+
+def _legend(report: SweepReport) -> Iterator[RenderableType]:
+    if "pool" in report.varied:
+        rows = grid()
+        for url, name in _pool_names(report).items():
+            rows.add_row(name, Text(url or "memory:// in this process, just large enough"))
+        yield rows
 
 
 def _rate(device: DeviceBench, operation: str) -> float:

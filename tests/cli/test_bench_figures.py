@@ -12,7 +12,6 @@ from ems_cli.diagnostics.bench import (
     BenchReport,
     DeviceBench,
     Run,
-    SetUp,
     SpanFacts,
     Verification,
 )
@@ -21,11 +20,13 @@ from ems_cli.diagnostics.bench_figures import (
     figures_of,
     labels_of,
     operation_of,
+    operations_of,
     phase_shares,
     together_of,
 )
 from ems_cli.diagnostics.bench_reasons import reasons_of
 from ems_cli.diagnostics.bench_settings import Settings
+from ems_cli.diagnostics.bench_sweep import SweepPoint, points_of, sweep_of, varied_in
 from ems_cli.diagnostics.content import block_rows, number_of, wrong_rows
 from ems_cli.diagnostics.host_noise import host_noise, noise_of
 from ems_cli.diagnostics.machine import Machine, machine
@@ -42,6 +43,7 @@ from ems_cli.diagnostics.shape import summary_of
 from ems_cli.diagnostics.shape_request import ShapeRequest, shape_of
 from ems_cli.diagnostics.submission import SubmitReport, held_time
 from ems_cli.render.bench import bench_text
+from ems_cli.render.bench_sweep import sweep_text
 from ems_cli.render.submission import submission_text
 
 MIB = 1 << 20
@@ -119,6 +121,24 @@ def test_the_ceiling_is_the_raw_copy_with_the_higher_median():
     assert (figures.ceiling, figures.ceiling_share) == ("two streams", 0.5)
     assert (figures.one_stream_share, figures.two_streams_share) == (1.0, 0.5)
     assert figures_of([run(1.0)]).ceiling is None
+
+
+def test_operations_of_one_direction_have_the_same_ceiling():
+    rates = {"ceiling_bytes_per_second": 1.0, "two_streams_bytes_per_second": 2.0}
+    runs = {
+        "raw_copy_out": [run(0.1)],
+        "raw_copy_out_two_streams": [run(0.2)],
+        "save": [run(1.0, **rates)],
+        "async_save": [run(1.0, **rates)],
+        "save_and_load": [run(1.0, ceiling_bytes_per_second=1.0)],
+    }
+    found = operations_of({}, runs)
+    assert [found[name].figures.ceiling for name in runs] == [None, None, *["one stream"] * 3]
+    reason = reasons_of(found, SpanFacts(1, 1 << 20, 1 << 20, 1 << 20), 0.0)[-1]
+    assert reason == (
+        "the raw copy is the faster of two: out in one call; the library, too, has two slices "
+        "under way"
+    )
 
 
 def test_the_interval_of_a_median_is_made_of_the_values():
@@ -286,7 +306,10 @@ def device(**changes):
         "npu:0",
         "Ascend910B2",
         summary_of(shape_of(ShapeRequest(layers=32, heads=4, blocks=64))),
-        SetUp(0.0123, 0.0045, 128 * MIB, 0.25),
+        0.0123,
+        0.0045,
+        128 * MIB,
+        0.25,
         192 * MIB,
         SpanFacts(1536, 131072, 131072, 131072),
         operations,
@@ -345,6 +368,32 @@ TOGETHER = together_of(["npu:0", "npu:1"], 100 * MIB, [[0.01], [0.01]], [0.025])
 )
 def test_the_report_looks_like_this_at_80_columns(name, made):
     assert printed(bench_text(made)) == golden(name)
+
+
+URLS = (None, "lmdb:///var/pool?capacity=1GiB", "lmdb:///var/other?capacity=1GiB")
+
+
+@pytest.mark.parametrize(
+    ("name", "points"),
+    [
+        ("bench_sweep.txt", points_of([64, 128], [0], [1], ["random"], URLS)),
+        ("bench_sweep_wide.txt", points_of([64, 128], [1, 8], [1, 4], ["random"], URLS[:2])),
+    ],
+)
+def test_a_sweep_has_a_row_for_each_point(name, points):
+    found = [SweepPoint(point, report(device())) for point in points]
+    made = sweep_of(found, ended="complete", failure=None, varied=varied_in(points))
+    assert printed(sweep_text(made)) == golden(name)
+
+
+def test_what_is_wrong_at_a_point_is_told_of_the_sweep():
+    points = points_of([64], [0], [1], ["random", "sequential"], [None])
+    found = [SweepPoint(point, report(device(verification=WRONG))) for point in points]
+    made = sweep_of(found, ended="interrupted", failure=None, varied=varied_in(points))
+    assert made.has_problem
+    text = printed(sweep_text(made))
+    assert "WRONG bytes" in text
+    assert "Interrupted" in text
 
 
 def test_details_show_every_figure():
