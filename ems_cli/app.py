@@ -16,18 +16,24 @@ from ems_cli.commands.bench import bench
 from ems_cli.commands.doctor import doctor
 from ems_cli.commands.inspect import inspect
 from ems_cli.commands.options import EXIT_CODES, OutputOptions, sink_for, with_groups
+from ems_cli.commands.outputs import with_outputs
 from ems_cli.commands.plan import plan
+from ems_cli.commands.pool import pool
 from ems_cli.commands.register import register
 from ems_cli.commands.replay import replay
+from ems_cli.commands.verify import verify
+from ems_cli.render.page_sink import PageSink
 from ems_cli.render.sink import Sink, abandon_stdout
 
 COMMANDS: Final[tuple[Callable[..., None] | typer.Typer, ...]] = (
     register,
     bench,
+    verify,
     inspect,
     doctor,
     plan,
     replay,
+    pool,
 )
 """Every command, in the order of the help; the first line of its docstring is shown there."""
 
@@ -51,7 +57,7 @@ class _Boundary(TyperGroup):
     def main(self, args: Any = None, *positional: Any, **others: Any) -> Any:
         """Run the command line and leave with its exit code."""
         arguments = list(sys.argv[1:] if args is None else args)
-        sink = Sink(as_json="--json" in _before_separator(arguments))
+        sink = PageSink(as_json="--json" in _before_separator(arguments))
         others.update(standalone_mode=False, obj=sink)
         sys.exit(_exit_code(lambda: super(_Boundary, self).main(args, *positional, **others), sink))
 
@@ -80,10 +86,23 @@ def create_app(commands: Iterable[Callable[..., None] | typer.Typer]) -> typer.T
     app.callback()(with_groups(_root))
     for command in commands:
         if isinstance(command, typer.Typer):
-            app.add_typer(command)
+            app.add_typer(_with_outputs_of_all(command))
             continue
-        app.command(epilog=EXIT_CODES)(with_groups(command))
+        name = command.__name__
+        app.command(epilog=EXIT_CODES)(with_outputs(with_groups(command), name))
     return app
+
+
+def _with_outputs_of_all(group: typer.Typer) -> typer.Typer:
+    """Return `group` with the outputs of its commands, and of itself."""
+    name = group.info.name
+    for entry in group.registered_commands:
+        if entry.callback is not None:
+            entry.callback = with_outputs(entry.callback, f"{name} {entry.name}")
+    own = group.registered_callback
+    if own is not None and own.callback is not None:
+        own.callback = with_outputs(own.callback, str(name))
+    return group
 
 
 def _show_version(context: typer.Context, wanted: bool) -> None:  # noqa: FBT001 - Typer's form

@@ -214,7 +214,9 @@ class VerifiedRank:
                 self.tally.nbytes += nbytes
                 expected = rows_of(form, layer, plane, columns)
                 if not np.array_equal(found, expected):
-                    yield Region(layer, plane, None, "as saved", found, expected, columns, None)
+                    yield Region(
+                        layer, plane, None, "in the saved entry", found, expected, columns, None
+                    )
 
     def _entry(self, key: PoolKey, tokens: int) -> Bytes:
         with self.failures_are_faults("reading an entry"):

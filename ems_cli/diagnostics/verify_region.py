@@ -21,7 +21,7 @@ class Region:
     block: int | None
     """None in an entry of the pool."""
     where: str
-    """How a message calls it: "block 3", "the entry of hash 7"."""
+    """How a message calls it: "block 3", "in the saved entry"."""
     found: Bytes
     expected: Bytes
     columns: Ints
