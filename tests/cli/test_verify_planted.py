@@ -345,7 +345,7 @@ class Damaged(PoolWrapper):
 
 def test_a_single_bit_is_found_and_is_garbage():
     found, text = named(verified(wrap=Damaged), WHOLE)
-    assert (found, "K as saved token 0 head 1 dim 2" in text) == ("garbage", True), text
+    assert (found, "K in the saved entry token 0 head 1 dim 2" in text) == ("garbage", True), text
 
 
 def test_without_a_fault_nothing_is_found():
