@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from ems.pool.base import PoolKey
 from ems_cli.diagnostics.bad_input import BadInput
@@ -19,8 +19,7 @@ class RemovalReport:
 
     url: str
     engine: str
-    what: str
-    """ "everything", "keys" or "namespace"."""
+    what: Literal["everything", "keys", "namespace"]
     namespace: str | None
     removed: int
     """Entries that went."""

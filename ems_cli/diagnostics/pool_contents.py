@@ -47,8 +47,8 @@ class StatsReport:
     entries: int
     """Of whoever uses the pool; with Mooncake, objects that are not of ems count."""
     evictions: int
-    namespaces: tuple[NamespaceFigures, ...] | None
-    """None: the keys cannot be listed."""
+    namespaces: tuple[NamespaceFigures, ...]
+    """The one with most entries first."""
     pids: tuple[int, ...]
     """Live processes of this host that use this pool, as they have told."""
     notes: tuple[str, ...]
