@@ -416,6 +416,23 @@ def test_a_process_that_ends_with_the_signal_is_none():
     pool_serve.Serving(Ended, SERVE, lambda: next(answers)).wait()
 
 
+def test_a_signal_before_the_cluster_is_up_is_no_failure(run, monkeypatch):
+    def interrupted(_):
+        signal.raise_signal(signal.SIGTERM)
+        raise PoolUnavailable("the master has got it, too")
+
+    monkeypatch.setattr(cluster_module.Trial, "start_master", interrupted)
+    result = run("serve", "--capacity", "16MiB")
+    assert (result.exit_code, said(result)) == (0, "Mooncake has ended")
+
+
+def test_signals_are_as_before_when_the_cluster_has_ended(run, monkeypatch):
+    before = signal.getsignal(signal.SIGTERM)
+    monkeypatch.setattr(cluster_module, "find_spec", lambda _: None)
+    run("serve", "--capacity", "16MiB")
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
 def program(*arguments):
     return [sys.executable, "-m", "ems_cli", "pool", *arguments]
 
