@@ -1,6 +1,9 @@
 """Makes plain pytest work without an NPU: runs before any test module imports torch."""
 
 import os
+import signal
+
+from hypothesis import HealthCheck, settings
 
 from ems import simulator
 
@@ -8,3 +11,10 @@ from ems import simulator
 os.environ["EMS_SIM_ACCOUNT"] = f"tests-{os.getpid()}"
 
 simulator.ensure()
+
+# how long examples take is no property of the code, least of all on a busy computer
+settings.register_profile("ems", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("ems")
+
+# a shell that starts pytest in the background has it ignore Ctrl-C, which its children would inherit
+signal.signal(signal.SIGINT, signal.default_int_handler)
