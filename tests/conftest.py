@@ -16,5 +16,5 @@ simulator.ensure()
 settings.register_profile("ems", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ems")
 
-# a shell that starts pytest in the background has it ignore Ctrl-C, which its children would inherit
+# a shell that starts pytest in the background has it ignore Ctrl-C, and so its children
 signal.signal(signal.SIGINT, signal.default_int_handler)
