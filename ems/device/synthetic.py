@@ -7,7 +7,7 @@ raw copies are what the NPU does at best with the same spans.
 import ctypes
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from itertools import groupby
 from typing import Any, TypeAlias
 
@@ -160,12 +160,11 @@ class RawCopies:
         self._copied([(out, Direction.OUT), (into, Direction.IN)])
 
     def _copied(self, batches: Sequence[tuple[Spans, Direction]]) -> None:
-        used = list(zip(batches, self._streams, strict=False))
-        for (spans, direction), stream in used:
-            if not (self._batched and self._queued_at_once(spans, direction, stream)):
-                self._acl.copy_each(spans, direction, stream)
-        for _, stream in used:
-            self._acl.synchronize_stream(stream, _LONGEST_MILLISECONDS)
+        with ExitStack() as moving:  # whatever fails, no stream moves a byte any more afterwards
+            for (spans, direction), stream in zip(batches, self._streams, strict=False):
+                moving.callback(self._acl.synchronize_stream, stream, _LONGEST_MILLISECONDS)
+                if not (self._batched and self._queued_at_once(spans, direction, stream)):
+                    self._acl.copy_each(spans, direction, stream)
 
     def _queued_at_once(self, spans: Spans, direction: Direction, stream: int) -> bool:
         try:

@@ -134,7 +134,7 @@ class PlaneOptions:
         str | None,
         typer.Option(
             metavar="TEXT",
-            help="Layers that are stored apart: 0-30:128;31-60:64@window=1024 is layers 0 to 30"
+            help="Layers that are stored apart, as in 0-30:128;31-60:64@window=1024: 0 to 30"
             " with at most 128 tokens per hash, and 31 to 60 with 64 and a window of 1024.",
         ),
     ] = None

@@ -134,8 +134,10 @@ def test_a_cache_that_does_not_fit_is_one_line_and_exit_code_3():
     "nth",
     [
         "every:1",  # of torch, writing the cache
-        "9",  # the raw copy beside the library's
-        "12",  # of the library
+        "9",  # of the library, saving
+        "10",  # the raw copy beside it
+        "12",  # the raw copy on two streams: the other one must have ended, too
+        "13",  # of the library, loading
     ],
 )
 def test_a_failing_copy_is_one_line_and_exit_code_3(nth):
