@@ -8,12 +8,14 @@ import re
 import shlex
 import subprocess
 import sys
+import tempfile
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import NamedTuple
 
 README = Path(__file__).parent.parent / "README.md"
 _BLOCK = re.compile(r"^```(?P<language>\w+)\n(?P<content>.*?)^```$", re.DOTALL | re.MULTILINE)
-_SHOWN_LINES = 60
+_SHOWN_LINES = 48
 _CUT = "…"
 _TIME = r"(?:ns|µs|ms|s)\b"
 
@@ -38,14 +40,68 @@ def run(command):
     """What a command prints on stdout, in a terminal of 80 columns."""
     words = shlex.split(command)
     words[0] = str(Path(sys.executable).parent / words[0])
-    env = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1"}
-    done = subprocess.run(words, capture_output=True, text=True, env=env, timeout=300, check=False)
-    assert done.returncode == 0, done.stderr
+    with tempfile.TemporaryDirectory() as run_dir:
+        env = {**os.environ, "COLUMNS": "80", "NO_COLOR": "1", "EMS_RUN_DIR": run_dir}
+        others = two_ranks(env) if command == "ems-cli inspect" else nullcontext()
+        with others:
+            done = subprocess.run(
+                words,
+                capture_output=True,
+                text=True,
+                env=env,
+                timeout=300,
+                check=False,
+                cwd=README.parent,
+            )
+    assert done.returncode == ("broken" in command), done.stderr
     return done.stdout
+
+
+@contextmanager
+def two_ranks(env):
+    """Two processes that save and load on their NPUs until this ends."""
+    started = []
+    try:
+        for rank in range(2):
+            words = [sys.executable, "-m", "ems.simulator", "-c", _RANK, str(rank)]
+            started.append(subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True))
+        for process in started:
+            assert process.stdout.readline() == "at work\n"
+        yield
+    finally:
+        for process in started:
+            process.terminate()
+            process.communicate()
+
+
+_RANK = """
+import sys, time
+import torch, torch_npu
+from ems import CcConfig_v1, Ems, EmsConfig
+
+rank = int(sys.argv[1])
+config = CcConfig_v1(rank, rank, "llama-3.1-8b", tp_world_size=2, rank_in_tp_group=rank)
+Ems.init(EmsConfig(cc_config_v1=config, pool="memory://?capacity=64MiB&segment=16MiB"))
+cc = Ems.get_cc()
+cc.register_kvcache(
+    [[torch.zeros(16, 16, 4, 128).half().to(f"npu:{rank}") for _ in "KV"] for _ in range(2)]
+)
+for at in range(8):
+    slots = list(range(at * 16, at * 16 + 16))
+    cc.save(slots, [at], [16])
+    cc.load(slots, [at + at % 2], [16])
+    cc.exists([at, at + 1])
+time.sleep(1.5)
+print("at work", flush=True)
+while True:
+    time.sleep(1)
+"""
 
 
 def skeletons(output):
     """The lines of an output without what differs between runs: figures, bars, doubts."""
+    if output.startswith("Is this computer ready?"):  # what is found is another computer's affair
+        return re.findall(r"^(?:PASS|WARN|FAIL|SKIP)  (\S+)", output, re.MULTILINE)
     lines = []
     doubts = False
     for line in output.splitlines():

@@ -113,7 +113,7 @@ def test_what_exists_promised_may_be_gone_when_it_is_loaded(cc, kv):
     [gone] = [key for key in cc._pool.keys() if key.endswith(f"-i{62:x}")]  # noqa: SIM118
     cc._pool.remove([gone])
     assert cc.load(sl(4, 5, 6), [61, 62, 63], [BS] * 3, OPT) == CcResult(1, 3)
-    assert "no lease" in ContextCaching.exists.__doc__
+    assert "holds nothing" in ContextCaching.exists.__doc__
 
 
 @pytest.mark.parametrize(

@@ -103,12 +103,9 @@ def pieces_of(nbytes: int) -> Sequence[tuple[int, int]]:
 def charge_of(nbytes: int) -> int:
     """Return what an entry counts for: its pages, and one more for the names where it is small.
 
-    The headers of many pieces add up to pages of their own.
+    The headers of its pieces are not counted; the files have room for them beside the capacity.
     """
-    longest = PIECE_PAGES * PAGE_NBYTES - _PAGE_HEADER
-    whole = max(0, nbytes - 1) // longest
-    rest = nbytes - whole * longest
-    pages = whole * PIECE_PAGES + -(-rest // PAGE_NBYTES)
+    pages = -(-nbytes // PAGE_NBYTES)
     return (pages + (nbytes < _SMALL_NBYTES)) * PAGE_NBYTES
 
 
