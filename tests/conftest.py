@@ -1,7 +1,10 @@
 """Makes plain pytest work without an NPU: runs before any test module imports torch."""
 
+import atexit
 import os
+import shutil
 import signal
+import tempfile
 
 from hypothesis import HealthCheck, settings
 
@@ -9,6 +12,10 @@ from ems import simulator
 
 # the memory of simulated devices is shared by processes: not with those of other tests
 os.environ["EMS_SIM_ACCOUNT"] = f"tests-{os.getpid()}"
+
+# what processes of tests tell of themselves is not for `ems-cli inspect` on this computer
+os.environ["EMS_RUN_DIR"] = tempfile.mkdtemp(prefix="ems-tests-")
+atexit.register(shutil.rmtree, os.environ["EMS_RUN_DIR"], ignore_errors=True)
 
 simulator.ensure()
 
