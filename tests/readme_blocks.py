@@ -60,10 +60,11 @@ def run(command):
 @contextmanager
 def two_ranks(env):
     """Two processes that save and load on their NPUs until this ends."""
+    python = Path(sys.executable).parent / "python"  # one name, whatever pytest was started by
     started = []
     try:
         for rank in range(2):
-            words = [sys.executable, "-m", "ems.simulator", "-c", _RANK, str(rank)]
+            words = [str(python), "-m", "ems.simulator", "-c", _RANK, str(rank)]
             started.append(subprocess.Popen(words, env=env, stdout=subprocess.PIPE, text=True))
         for process in started:
             assert process.stdout.readline() == "at work\n"
