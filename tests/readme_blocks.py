@@ -116,7 +116,7 @@ def _skeleton(line):
     line = re.sub("HOST BUSY|TOO FEW SAMPLES", "", line)
     line = re.sub(r"0x[0-9a-f]+", "0x#", line)
     line = re.sub(r"\d+(?:\.\d+)?", "#", line)
-    line = re.sub(rf"# {_TIME}", "# time", line)
+    line = re.sub(rf"(?:< )?# {_TIME}(?: # {_TIME})*", "# time", line)
     line = re.sub(r"[█▓▒░▁▂▃▄▅▆▇·─▏▎▍▌▋▊▉▚]+", " ", line)
     return " ".join(line.split())
 
