@@ -12,7 +12,7 @@ from ems.common.units import parse_nbytes
 from ems_cli.diagnostics.bad_input import BadInput
 from ems_cli.diagnostics.devices import DEFAULT_DEVICES, DeviceList, parse_devices
 from ems_cli.diagnostics.shape import DEFAULT_BLOCK_SIZE, Arrangement
-from ems_cli.diagnostics.shape_grammar import parse_groups, parse_shape
+from ems_cli.diagnostics.shape_grammar import WrittenShape, parse_groups, parse_shape
 from ems_cli.diagnostics.shape_request import (
     DEFAULT_DTYPE,
     DEFAULT_HEAD_SIZE,
@@ -71,8 +71,8 @@ class DeviceOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class PlaneOptions:
-    """How the planes of a synthetic cache look, in every command that makes one."""
+class SplitOptions:
+    """A model's cache and how it is split over ranks; fields as in `ShapeRequest`."""
 
     model: Annotated[
         str | None,
@@ -130,6 +130,30 @@ class PlaneOptions:
             " layers behind '+': (1,64,128,1,512)+(1,64,128,1,64):bfloat16:61.",
         ),
     ] = None
+
+    def asked_alike(self) -> dict[str, Any]:
+        """Return the fields that a `ShapeRequest` has under the same names."""
+        names = {field.name for field in fields(ShapeRequest)} & {
+            field.name for field in fields(SplitOptions)
+        }
+        return {name: getattr(self, name) for name in names}
+
+    def written_shape(self, block_size: int) -> WrittenShape | None:
+        """Return what `shape` says, where it is given.
+
+        Raises:
+            BadInput: `shape` cannot be read, or `block_size` was chosen and says otherwise.
+        """
+        written = None if self.shape is None else parse_shape(self.shape)
+        if written is not None and block_size not in {DEFAULT_BLOCK_SIZE, written.block_size}:
+            raise BadInput(f"--shape says {written.block_size}", option="--block-size")
+        return written
+
+
+@dataclass(frozen=True, slots=True)
+class PlaneOptions(SplitOptions):
+    """How the planes of a synthetic cache look, in every command that makes one."""
+
     groups: Annotated[
         str | None,
         typer.Option(
@@ -153,15 +177,11 @@ class PlaneOptions:
         Raises:
             BadInput: `shape`, `groups` or `layout` cannot be read.
         """
-        names = {field.name for field in fields(ShapeRequest)} - {"block_size", "blocks", "groups"}
-        same = {name: getattr(self, name) for name in names if hasattr(self, name)}
-        written = None if self.shape is None else parse_shape(self.shape)
+        written = self.written_shape(block_size)
         if written is not None:
-            if block_size not in {DEFAULT_BLOCK_SIZE, written.block_size}:
-                raise BadInput(f"--shape says {written.block_size}", option="--block-size")
             block_size, blocks = written.block_size, blocks or written.num_blocks
         return ShapeRequest(
-            **same,
+            **self.asked_alike(),
             block_size=block_size,
             blocks=blocks,
             written=written,
