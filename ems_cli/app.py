@@ -15,7 +15,8 @@ from ems.common.exception import EmsException
 from ems_cli.commands.bench import bench
 from ems_cli.commands.doctor import doctor
 from ems_cli.commands.inspect import inspect
-from ems_cli.commands.options import EXIT_CODES, OutputOptions, sink_for, with_groups
+from ems_cli.commands.option_groups import with_groups
+from ems_cli.commands.options import EXIT_CODES, OutputOptions, sink_for
 from ems_cli.commands.outputs import with_outputs
 from ems_cli.commands.plan import plan
 from ems_cli.commands.pool import pool

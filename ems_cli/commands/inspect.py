@@ -10,7 +10,8 @@ import typer
 from typer.core import TyperGroup
 
 from ems_cli.commands.model_options import ModelOptions, rate_of
-from ems_cli.commands.options import EXIT_CODES, OutputOptions, sink_for, with_groups
+from ems_cli.commands.option_groups import with_groups
+from ems_cli.commands.options import EXIT_CODES, OutputOptions, sink_for
 from ems_cli.diagnostics.bad_input import BadInput
 from ems_cli.render.sink import Sink
 

@@ -1,10 +1,7 @@
 """Options that several commands share, as groups that a command takes as one parameter."""
 
-import functools
-import inspect
-from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass
-from typing import Annotated, Any, Final, cast, get_args, get_type_hints
+from dataclasses import dataclass, fields
+from typing import Annotated, Any, Final, cast, get_args
 
 import typer
 
@@ -21,7 +18,6 @@ from ems_cli.diagnostics.shape_request import (
     ShapeRequest,
 )
 from ems_cli.render.sink import Sink
-from ems_cli.render.text import one_line
 
 EXIT_CODES: Final = (
     "\b\n"  # keeps the lines apart
@@ -218,56 +214,6 @@ class ShapeOptions(PlaneOptions):
             BadInput: an option cannot be read.
         """
         return self.asked_for(self.block_size, self.blocks)
-
-
-def with_groups(command: Callable[..., None]) -> Callable[..., None]:
-    """Let `command` take option groups: its parameter of a dataclass type becomes its fields.
-
-    The wrapper has the signature that Typer reads; it builds the groups again for the call, and
-    turns `BadInput` into the usage error it is.
-    """
-    hints = get_type_hints(command, include_extras=True)
-    groups: dict[str, Any] = {name: hint for name, hint in hints.items() if is_dataclass(hint)}
-
-    @functools.wraps(command)
-    def call(**given: Any) -> None:
-        for name, group in groups.items():
-            given[name] = group(**{field.name: given.pop(field.name) for field in fields(group)})
-        try:
-            command(**given)
-        except BadInput as error:
-            place = f"\n{error.pointer}" if error.pointer else ""
-            raise typer.BadParameter(
-                one_line(str(error)) + place, param_hint=f"'{error.option}'"
-            ) from error
-
-    call.__signature__ = _flat_signature(command, hints)  # type: ignore[attr-defined]
-    return call
-
-
-def _flat_signature(command: Callable[..., None], hints: dict[str, Any]) -> inspect.Signature:
-    flat: list[inspect.Parameter] = []
-    for parameter in inspect.signature(command).parameters.values():
-        hint = hints[parameter.name]
-        if is_dataclass(hint):
-            flat += _parameters_of(hint)
-        else:
-            kept = parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY)
-            flat.append(kept)
-    return inspect.Signature(flat)
-
-
-def _parameters_of(group: Any) -> list[inspect.Parameter]:
-    hints = get_type_hints(group, include_extras=True)
-    return [
-        inspect.Parameter(
-            field.name,
-            inspect.Parameter.KEYWORD_ONLY,
-            default=field.default,
-            annotation=hints[field.name],
-        )
-        for field in fields(group)
-    ]
 
 
 def sink_for(context: typer.Context, output: OutputOptions) -> Sink:

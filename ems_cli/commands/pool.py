@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Final
 
 import typer
 
-from ems_cli.commands.options import EXIT_CODES, OutputOptions, nbytes_of, sink_for, with_groups
+from ems_cli.commands.option_groups import with_groups
+from ems_cli.commands.options import EXIT_CODES, OutputOptions, nbytes_of, sink_for
 from ems_cli.diagnostics.bad_input import BadInput
 
 if TYPE_CHECKING:  # what costs time to import comes when it is needed
