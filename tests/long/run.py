@@ -2,9 +2,9 @@
 
     python -m ems.simulator tests/long/run.py [NAME …] [--amount N] [--seed N]
 
-Each run is a module NAME_run.py of this folder with `UNIT` (what it counts), `AMOUNT` (how many a long run
-makes) and `run(amount, seed)`, which returns what was shown in a line and raises AssertionError
-otherwise. Without names all of them run, one after the other.
+Each run is a module NAME_run.py of this folder with `UNIT` (what it counts), `AMOUNT` (how many
+a long run makes) and `run(amount, seed)`, which returns what was shown in a line and raises
+AssertionError otherwise. Without names all of them run, one after the other.
 """
 # ruff: noqa: T201 - a program that prints
 
