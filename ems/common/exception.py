@@ -73,11 +73,15 @@ class NotReadyYet(EmsException):
 
 
 def shown(value: Any) -> str:
-    """Return `value` for an error text: its repr, cut to a length a log line can bear."""
+    """Return `value` for an error text: its repr on one line, cut to what a log line can bear."""
     try:
         text = repr(value)
-    except ValueError:  # an int of more digits than Python writes (sys.set_int_max_str_digits)
-        text = f"a {type(value).__name__} too long to be written"
+    except Exception:  # noqa: BLE001 - an int too long for Python to write, or a caller's own class
+        text = f"a {type(value).__name__} that cannot be written"
+    text = text[: 4 * _SHOWN]
+    if not text.isprintable():  # arrays come in lines, a class may write anything
+        words = " ".join(text.split())
+        text = "".join(one if one.isprintable() else ascii(one)[1:-1] for one in words)
     return text if len(text) <= _SHOWN else f"{text[:_SHOWN]}…"
 
 
