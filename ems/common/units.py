@@ -2,6 +2,8 @@
 
 import re
 
+from ems.common.exception import shown
+
 _FACTORS = {
     "": 1,
     "B": 1,
@@ -29,14 +31,16 @@ def parse_nbytes(text: str) -> int:
     factor = _FACTORS.get(match["unit"].upper()) if match else None
     if match is None or factor is None:
         units = "KB, MB, GB, TB (powers of 1000), KiB, MiB, GiB, TiB (powers of 1024)"
-        raise ValueError(f"{text!r} is not a size; write a number and one of {units}")
+        raise ValueError(f"{shown(text)} is not a size; write a number and one of {units}")
     whole, _, fraction = match["number"].partition(".")
     denominator: int = 10 ** len(fraction)
     nbytes, rest = divmod(int(whole + fraction) * factor, denominator)
     if rest:
-        raise ValueError(f"{text!r} is not a whole number of bytes")
+        raise ValueError(f"{shown(text)} is not a whole number of bytes")
     if not 0 < nbytes < _LARGEST:
-        raise ValueError(f"{text!r} is {nbytes} bytes; a size is at least 1 and below 2^63")
+        raise ValueError(
+            f"{shown(text)} is {shown(nbytes)} bytes; a size is at least 1 and below 2^63"
+        )
     return nbytes
 
 

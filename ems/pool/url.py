@@ -31,7 +31,9 @@ class PoolUrl:
             query = parse_qsl(parts.query, keep_blank_values=True, strict_parsing=True)
             port = parts.port
         except ValueError as error:
-            raise InvalidArgument(f"the pool {shown(text)} is not a URL: {error}") from error
+            raise InvalidArgument(
+                f"the pool {shown(text)} is not a URL: {shown(str(error))}"
+            ) from error
         if not parts.scheme or not text[len(parts.scheme) :].startswith("://"):
             raise InvalidArgument(
                 f"the pool {shown(text)} is not a URL; write for example memory://?capacity=8GiB"

@@ -85,7 +85,7 @@ def descriptions(directory: Path) -> Iterator[LiveDescription]:
     Files that are no descriptions, or belong to somebody else, are passed over.
     """
     for path in sorted(directory.glob(f"*{_SUFFIX}"), key=lambda path: (len(path.name), path)):
-        with suppress(OSError, ValueError, KeyError, TypeError):
+        with suppress(OSError, ValueError, KeyError, TypeError, RecursionError, OverflowError):
             status = path.lstat()
             if status.st_uid != os.getuid() or not stat.S_ISREG(status.st_mode):
                 continue

@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from ems.common.exception import shown
 from ems_cli.commands.options import SplitOptions, nbytes_of
 from ems_cli.diagnostics.bad_input import BadInput
 from ems_cli.diagnostics.shape import DEFAULT_BLOCK_SIZE
@@ -48,5 +49,5 @@ def rate_of(text: str, *, option: str) -> float:
     """
     size, slash, second = text.partition("/")
     if not slash or second.strip() != "s":
-        raise BadInput(f"{text!r} is no rate; write 20GB/s", option=option)
+        raise BadInput(f"{shown(text)} is no rate; write 20GB/s", option=option)
     return float(nbytes_of(size, option=option))

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Final, cast, get_args
 
 import typer
 
+from ems.common.exception import shown
 from ems.common.units import parse_nbytes
 from ems_cli.diagnostics.bad_input import BadInput
 from ems_cli.diagnostics.devices import DEFAULT_DEVICES, DeviceList, parse_devices
@@ -233,13 +234,19 @@ def numbers_of(text: str, *, option: str) -> tuple[int, ...]:
         BadInput: something else is among them.
     """
     parts = [part.strip() for part in text.split(",")]
-    wrong = [one for one in parts if not (one.isascii() and one.isdigit() and 0 < int(one) < _MOST)]
+    wrong = [one for one in parts if not _is_number(one)]
     if wrong:
-        raise BadInput(f"{wrong[0]!r} is no number above 0; write 16,64,128", option=option)
+        raise BadInput(f"{shown(wrong[0])} is no number above 0; write 16,64,128", option=option)
     return tuple(dict.fromkeys(int(part) for part in parts))
 
 
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) < _DIGITS and 0 < int(text) < _MOST
+
+
 _MOST: Final = 1 << 24
+_DIGITS: Final = 20
+"""Python refuses to read numbers of thousands of them."""
 
 
 def nbytes_of(text: str, *, option: str) -> int:

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 
 from ems_cli.diagnostics.bad_input import BadInput
 from ems_cli.diagnostics.statistic import rank_p_value, ratio_interval
+from ems_cli.diagnostics.typed import check_types, of_this_version
 
 _OPTION: Final = "--baseline"
 _CERTAIN: Final = 0.01
@@ -68,10 +69,15 @@ def read_baseline(file: Path) -> list[Mapping[str, Any]]:
     except (ValueError, RecursionError) as error:
         raise BadInput(f"{file} is no JSON: {error}", option=_OPTION) from error
     points = content.get("points", [content]) if isinstance(content, dict) else []
+    points = points if isinstance(points, list) else []
     reports = [one.get("report", one) for one in points if isinstance(one, dict)]
-    if not reports or not all({"devices", "settings", "machine"} <= one.keys() for one in reports):
+    if not reports or not all(_is_report(one) for one in reports):
         raise BadInput(f"{file} is no report of ems-cli bench", option=_OPTION)
     return reports
+
+
+def _is_report(one: Any) -> bool:
+    return isinstance(one, dict) and {"devices", "settings", "machine"} <= one.keys()
 
 
 def comparison_of(
@@ -82,13 +88,11 @@ def comparison_of(
     Raises:
         BadInput: they are not alike; the first field that differs is named.
     """
-    check_alike(before, now, where=where)
-    try:
+    with of_this_version(str(file), option=_OPTION):
+        check_alike(before, now, where=where)
         changes = tuple(_changes(before, now))
-    except (KeyError, TypeError, IndexError) as error:
-        raise BadInput(
-            f"{file} is of another version of ems: {error!r:.80}", option=_OPTION
-        ) from error
+        for change in changes:
+            check_types(change)
     return Comparison(str(file), changes, any(one.verdict == "SLOWER" for one in changes))
 
 

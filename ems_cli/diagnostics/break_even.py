@@ -7,6 +7,7 @@ from typing import Any
 
 from ems.common.units import format_nbytes
 from ems_cli.diagnostics.bad_input import BadInput
+from ems_cli.diagnostics.typed import UNREADABLE, check_types
 
 _OPTION = "--from-bench"
 
@@ -93,19 +94,21 @@ def bandwidth_from_bench(path: Path) -> Bandwidth:
         report = json.loads(path.read_text(encoding="utf-8"))
     except OSError as error:
         raise BadInput(f"cannot read {path}: {error.strerror}", option=_OPTION) from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise BadInput(f"{path} is no JSON: {error}", option=_OPTION) from error
     try:
         measured = [_measured(device) for device in report["devices"]]
         labels = tuple({label: None for device in report["devices"] for label in device["labels"]})
         rate, span = min(measured)
-    except (KeyError, TypeError, ValueError) as error:
+        found = Bandwidth(rate, str(path), labels, span)
+        check_types(found)
+    except UNREADABLE as error:
         raise BadInput(
             f"{path} is no report of ems-cli bench --json with loads", option=_OPTION
         ) from error
-    if rate <= 0:
+    if found.bytes_per_second <= 0:
         raise BadInput(f"{path}: nothing was loaded in it", option=_OPTION)
-    return Bandwidth(rate, str(path), labels, span)
+    return found
 
 
 def other_spans(bandwidth: Bandwidth, span_nbytes: int) -> str | None:

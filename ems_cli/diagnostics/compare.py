@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import Any, Final, Literal
 
 from ems.layout.key import Namespace, digest, key_prefix
-from ems_cli.diagnostics.bad_input import BadInput
+from ems_cli.diagnostics.process_figures import process_figures
 from ems_cli.diagnostics.saved import Document
 from ems_cli.diagnostics.shape import layers_text
+from ems_cli.diagnostics.typed import of_this_version
 
 What = Literal["hash", "namespace"]
 
@@ -66,7 +68,13 @@ def compare(what: What, first: Document, second: Document) -> CompareReport:
     Raises:
         BadInput: one of them lacks what this version writes.
     """
-    fields = tuple(_fields(_facts(what, first), _facts(what, second)))
+    facts, keys = [], []
+    for each in (first, second):
+        with of_this_version(each.name, option="FILE"):
+            _check_process(each)
+            facts.append(_facts(what, each))
+            keys.append(_keys(each) if what == "hash" else ())
+    fields = tuple(_fields(*facts))
     verdicts = [field.same for field in fields]
     differing = next((field for field in fields if field.same is False), None)
     difference = None
@@ -82,8 +90,8 @@ def compare(what: What, first: Document, second: Document) -> CompareReport:
         False if differing else None if None in verdicts else True,
         difference,
         fields,
-        _keys(first) if what == "hash" else (),
-        _keys(second) if what == "hash" else (),
+        keys[0],
+        keys[1],
         tuple(_warnings(first, second)),
     )
 
@@ -101,16 +109,17 @@ def _shown(value: Any) -> str:
     return "none" if value is None else str(value)
 
 
+def _check_process(document: Document) -> None:
+    """Raise one of `UNREADABLE` if a process is not described as by this version."""
+    if document.kind == "process":
+        process_figures(document.content, file=Path(document.name), state="saved", now=0.0)
+
+
 def _facts(what: What, document: Document) -> dict[str, Any]:
-    try:
-        if document.kind == "process":
-            namespace = asdict(Namespace(**document.content["namespace"]))
-            return namespace | (_layout(document.content) if what == "hash" else {})
-        return _facts_of_registration(what, document.content)
-    except (KeyError, TypeError, ValueError, AttributeError, IndexError) as error:
-        raise BadInput(
-            f"{document.name} is of another version of ems: {error!r:.80}", option="FILE"
-        ) from error
+    if document.kind == "process":
+        namespace = asdict(Namespace(**document.content["namespace"]))
+        return namespace | (_layout(document.content) if what == "hash" else {})
+    return _facts_of_registration(what, document.content)
 
 
 def _layout(content: Mapping[str, Any]) -> dict[str, Any]:

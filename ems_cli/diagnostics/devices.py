@@ -4,6 +4,7 @@ import re
 from dataclasses import dataclass
 from typing import Final
 
+from ems.common.exception import shown
 from ems_cli.diagnostics.bad_input import BadInput
 
 _PART = re.compile(r"(?:npu:)?(?P<first>\d+)(?:-(?:npu:)?(?P<last>\d+))?", re.ASCII)
@@ -49,7 +50,7 @@ def parse_devices(text: str) -> DeviceList:
     for part in text.split(","):
         for index in _indices_in(part.strip().lower(), text):
             if index in indices:
-                raise BadInput(f"npu:{index} comes twice in {text!r}", option=_OPTION)
+                raise BadInput(f"npu:{index} comes twice in {shown(text)}", option=_OPTION)
             indices.append(index)
     return DeviceList(tuple(indices))
 
@@ -58,18 +59,19 @@ def _indices_in(part: str, text: str) -> range:
     match = _PART.fullmatch(part)
     if match is None:
         raise BadInput(
-            f"{part!r} in {text!r} is not a device; write npu:0,npu:3 or 0-7 or all", option=_OPTION
+            f"{shown(part)} in {shown(text)} is not a device; write npu:0,npu:3 or 0-7 or all",
+            option=_OPTION,
         )
     first = _index(match["first"], part)
     last = _index(match["last"] or match["first"], part)
     if last < first:
-        raise BadInput(f"{part!r} in {text!r} runs backwards", option=_OPTION)
+        raise BadInput(f"{shown(part)} in {shown(text)} runs backwards", option=_OPTION)
     return range(first, last + 1)
 
 
 def _index(digits: str, part: str) -> int:
     if len(digits) > len(str(_LARGEST)) or int(digits) > _LARGEST:
-        raise BadInput(f"{part!r} is beyond npu:{_LARGEST}", option=_OPTION)
+        raise BadInput(f"{shown(part)} is beyond npu:{_LARGEST}", option=_OPTION)
     return int(digits)
 
 

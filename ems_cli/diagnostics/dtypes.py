@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from ems.common.exception import shown
 from ems_cli.diagnostics.bad_input import BadInput
 
 ITEMSIZE: Final = {
@@ -29,6 +30,6 @@ def dtype_named(text: str) -> str:
     if name not in ITEMSIZE:
         known = ", ".join(ITEMSIZE)
         raise BadInput(
-            f"{text!r} is not an element type of a cache; one of {known}", option="--dtype"
+            f"{shown(text)} is not an element type of a cache; one of {known}", option="--dtype"
         )
     return name

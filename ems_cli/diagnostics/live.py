@@ -12,6 +12,7 @@ from typing import Any, Final
 from ems.telemetry.prometheus import prometheus_text
 from ems.telemetry.run_dir import LiveDescription, descriptions
 from ems_cli.diagnostics.process_figures import ProcessFigures, process_figures
+from ems_cli.diagnostics.typed import UNREADABLE
 
 _PROC: Final = Path("/proc")
 _NO_SEED: Final = (
@@ -105,7 +106,7 @@ def _figures(found: LiveDescription, now: float) -> ProcessFigures | None:
             now=now,
             command=command_of(found.content["pid"]) if found.alive else None,
         )
-    except (KeyError, TypeError, ValueError, AttributeError):
+    except UNREADABLE:
         return None
 
 

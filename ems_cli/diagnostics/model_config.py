@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from ems.common.exception import shown
 from ems_cli.diagnostics.attention_layers import LayerKinds, layer_kinds
 from ems_cli.diagnostics.bad_input import BadInput
 from ems_cli.diagnostics.config_fields import Fields
@@ -181,7 +182,7 @@ class _Model:
         named = (self._fields.word("dtype", "torch_dtype") or "").removeprefix("torch.")
         dtype = named if named in _CACHE_DTYPES else _DEFAULT_DTYPE
         if dtype != named:
-            says = f"its dtype is {named}" if named else "it names no dtype"
+            says = f"its dtype is {shown(named)[1:-1]}" if named else "it names no dtype"
             self._notes.append(f"the cache is taken as {dtype}, because {says}; --dtype decides")
         elif self._fields.has("quantization_config"):
             self._notes.append(

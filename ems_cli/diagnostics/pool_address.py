@@ -23,6 +23,7 @@ _LITTLE_NBYTES: Final = 1 << 20
 """Staging memory where no entry is read or written."""
 _AGREEMENT: Final = "pool.json"
 """What an LMDB pool keeps beside its files; without it, opening would make a pool."""
+_WIDEST: Final = 400
 _HOW: Final = "lmdb:///dev/shm/pool, or mooncake://HOST:PORT?metrics=PORT"
 
 
@@ -128,6 +129,12 @@ def place_of(url: str) -> tuple[str, ...] | None:
         return None
 
 
+def _short(text: str) -> str:
+    """Return a URL as it may be shown."""
+    text = masked(text)
+    return text if len(text) <= _WIDEST else f"{text[:_WIDEST]}…"
+
+
 def _address(url: PoolUrl, option: str) -> PoolAddress:
     shared = url
     if url.scheme.startswith(_TIERED):
@@ -146,8 +153,8 @@ def _address(url: PoolUrl, option: str) -> PoolAddress:
         whose = "is inside of one process, where `ems-cli inspect` shows it"
         why = whose if engine == "memory" else "is of no engine that is known"
         raise BadInput(
-            f"{masked(url.text)} {why}; name a pool that processes share: {_HOW}", option=option
+            f"{_short(url.text)} {why}; name a pool that processes share: {_HOW}", option=option
         )
     return PoolAddress(
-        masked(url.text), engine, place, lists_keys, staging_nbytes, option, parsed=shared
+        _short(url.text), engine, place, lists_keys, staging_nbytes, option, parsed=shared
     )

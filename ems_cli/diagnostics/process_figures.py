@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from ems_cli.diagnostics.shape import layers_text
+from ems_cli.diagnostics.typed import check_types
 
 FEW_LOOKUPS: Final = 10
 """Looked-up blocks below which no hit means nothing yet."""
@@ -131,7 +132,7 @@ def process_figures(
     """Return what a description says.
 
     Raises:
-        KeyError, TypeError, ValueError, AttributeError: it is none, or of another version.
+        Exception: one of `typed.UNREADABLE`; it is none, or of another version.
     """
     counters = content["counters"]
     operations = tuple(_operation(name, counters[name]) for name in _OPERATIONS if name in counters)
@@ -139,7 +140,7 @@ def process_figures(
     layout = None if content["registration"] is None else _layout(content["registration"])
     pool = _pool(content)
     seed = content["python_hash_seed"]
-    return ProcessFigures(
+    figures = ProcessFigures(
         pid=int(content["pid"]),
         process_start=content["process_start"],
         state=state,
@@ -167,6 +168,8 @@ def process_figures(
         failures_by_code=_failures(operations),
         doubts=tuple(_doubts(operations, pool, seed)),
     )
+    check_types(figures)
+    return figures
 
 
 def _operation(name: str, values: Mapping[str, Any]) -> OperationFigures:
@@ -197,6 +200,8 @@ def _layout(facts: Mapping[str, Any]) -> LayoutFigures:
         )
         for group in facts["groups"]
     )
+    if facts["layers"] < 1:
+        raise ValueError(f"layers is {facts['layers']!r:.40}")
     nbytes = sum(group.num_blocks * group.block_size * group.token_nbytes for group in groups)
     return LayoutFigures(
         facts["layers"],

@@ -9,6 +9,7 @@ from typing import Any, Final, Literal
 from ems.telemetry.run_dir import LiveDescription, descriptions
 from ems_cli.diagnostics.bad_input import BadInput
 from ems_cli.diagnostics.process_figures import ProcessFigures, process_figures
+from ems_cli.diagnostics.typed import check_types, of_this_version
 
 _MOST_NBYTES: Final = 64 << 20
 _FILE: Final = "FILE"
@@ -106,12 +107,12 @@ def saved_report(document: Document, now: float) -> SavedReport:
         BadInput: it lacks what this version writes.
     """
     content = document.content
-    try:
+    with of_this_version(document.name, option=_FILE):
         if document.kind == "process":
             process = process_figures(content, file=Path(document.name), state="saved", now=now)
             return SavedReport(document.name, "process", None, None, process.packages, process, ())
         devices = tuple(_device(device) for device in content["devices"])
-        return SavedReport(
+        report = SavedReport(
             document.name,
             "registration",
             bool(content["simulated"]),
@@ -120,10 +121,8 @@ def saved_report(document: Document, now: float) -> SavedReport:
             None,
             devices,
         )
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise BadInput(
-            f"{document.name} is of another version of ems: {error!r:.80}", option=_FILE
-        ) from error
+        check_types(report)
+        return report
 
 
 def _of_pid(pid: int, run_dir: Path) -> LiveDescription:

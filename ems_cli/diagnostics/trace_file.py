@@ -19,6 +19,8 @@ _OTHER_TOOLS: Final = frozenset(
 )
 _SESSIONS: Final = frozenset({"requests", "hash_id_scope"})
 _SHOWN: Final = 12
+_LATEST: Final = 1e18
+"""No timestamp is as large; nor is infinity, or what is no number."""
 
 
 class Kind(enum.Enum):
@@ -156,7 +158,7 @@ def _is_cut(text: str) -> bool:
     """Whether a line without an end is the beginning of an object."""
     try:
         json.loads(text)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text.startswith("{") and not text.endswith("}")
     return False
 
@@ -219,7 +221,7 @@ def _request(fields: Mapping[str, Any], line: int, kind: Kind, block_tokens: int
             f"{len(ids)}"
         )
     time = fields.get("timestamp")
-    if time is not None and (isinstance(time, bool) or not isinstance(time, int | float)):
+    if time is not None and not (type(time) in (int, float) and abs(time) < _LATEST):
         raise _LineError(f"timestamp is {time!r:.40}, not a number")
     seconds = None if time is None else time / _TICKS_PER_SECOND[kind]
     return Request(line, tuple(ids), length, seconds)

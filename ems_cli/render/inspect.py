@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 
 from rich.console import Group, RenderableType
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -49,8 +50,8 @@ def _device(device: SavedDevice) -> Iterator[RenderableType]:
     rows = grid()
     rows.add_row(
         "cache",
-        f"{device.kvcache_type}, {device.layers} layers, {device.num_blocks} blocks × "
-        f"{device.block_size} tokens",
+        f"{escape(visible(device.kvcache_type))}, {device.layers} layers, "
+        f"{device.num_blocks} blocks × {device.block_size} tokens",
     )
     rows.add_row("bytes", f"{device.token_nbytes} per token, {exact(device.nbytes)} in all")
     for tensors in device.tensors:

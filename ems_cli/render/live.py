@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 
 from rich.console import Group, RenderableType
+from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
@@ -139,7 +140,8 @@ def _facts(one: ProcessFigures) -> Table:
         if names.get(f"{kind}_world_size") is not None
     )
     visible_npus = "" if one.visible_devices is None else f", visible {one.visible_devices}"
-    rows.add_row("rank", Text(f"{one.rank_id} ({ranks}) on npu:{one.device_id}{visible_npus}"))
+    rank = f"{one.rank_id} ({ranks}) on npu:{one.device_id}{visible_npus}"
+    rows.add_row("rank", Text(visible(rank)))
     tenant = f", tenant {names['access_id']}" if names.get("access_id") else ""
     digest = one.namespace_digest[:12]
     rows.add_row(
@@ -160,7 +162,7 @@ def _facts(one: ProcessFigures) -> Table:
     hits = f"{_rate(one.hit_share)}: {one.hit_blocks} of {one.looked_up_blocks} blocks"
     rows.add_row("hit rate", hits if one.looked_up_blocks else "no block was asked for yet")
     if one.misses_by_reason:
-        rows.add_row("misses", _counts(one.misses_by_reason))
+        rows.add_row("misses", Text(_counts(one.misses_by_reason)))
     if one.failures_by_code:
         rows.add_row("failures", Text(_counts(one.failures_by_code), style="red"))
     rows.add_row("figures", f"{age(one.written_seconds_ago)} old")
@@ -184,7 +186,7 @@ def _add_layout(rows: Table, one: ProcessFigures) -> None:
         rows.add_row(
             "",
             f"{which}{group.num_blocks} blocks × {group.block_size} tokens{window}, "
-            f"layout {group.fingerprint[:12]}",
+            f"layout {escape(visible(group.fingerprint[:12]))}",
         )
     for warning in layout.warnings:
         rows.add_row("warning", Text(visible(warning), style="yellow"))
@@ -207,7 +209,7 @@ def _operations(operations: tuple[OperationFigures, ...]) -> Table:
 
 
 def _bar(part: int, whole: int) -> Text:
-    cells = round(_BAR_CELLS * min(1.0, part / whole)) if whole else 0
+    cells = round(_BAR_CELLS * min(1.0, max(0.0, part / whole))) if whole else 0
     text = Text("█" * cells, style="cyan")
     text.append("░" * (_BAR_CELLS - cells), style="dim")
     text.append(f" {format_nbytes(part)} of {format_nbytes(whole)} used", style="default")

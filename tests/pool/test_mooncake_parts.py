@@ -47,7 +47,7 @@ def test_a_url_chooses_staging_segment_host_and_metrics():
         ("mooncake://", "host and port are needed"),
         ("mooncake://node-1", "host and port are needed"),
         ("mooncake://:50051", "host and port are needed"),
-        ("mooncake://a:1/path", "the path /path has no meaning"),
+        ("mooncake://a:1/path", "the path '/path' has no meaning"),
         ("mooncake://a:1?capacity=1GiB", "'capacity' is unknown; known are"),
         ("mooncake://a:1?staging=63KiB", "staging is 64512 bytes; at least 65536"),
         ("mooncake://a:1?staging=0", "staging is 0 bytes"),
@@ -57,7 +57,7 @@ def test_a_url_chooses_staging_segment_host_and_metrics():
         ("mooncake://a:1?metrics=70000", "metrics is '70000'"),
         ("mooncake://a:1?metrics=-1", "metrics is '-1'"),
         ("mooncake://a:1?checksum=yes", "checksum is 'yes'; it is on or off"),
-        ("mooncake://a:1?protocol=udp", "protocol is udp; known are tcp, rdma, ascend"),
+        ("mooncake://a:1?protocol=udp", "protocol is 'udp'; known are tcp, rdma, ascend"),
     ],
 )
 def test_a_wrong_url_is_refused_in_words(url, words):

@@ -25,6 +25,7 @@ _AGREEMENT = "pool.json"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _CAPACITY_NBYTES = 8 << 30
 _SHARDS = 4
+_MOST_SHARDS = 64
 _SHARD_NBYTES = 256 << 20
 """Below this a shard is not worth its slack."""
 
@@ -51,9 +52,21 @@ class Agreement:
     def parse(cls, text: str | None) -> "Agreement | None":
         """Return what was agreed on, or None where that is not known."""
         try:
-            return None if text is None else cls(**json.loads(text))
-        except (TypeError, ValueError):
+            found = None if text is None else cls(**json.loads(text))
+        except (TypeError, ValueError, RecursionError):
             return None
+        return found if found is not None and found.is_possible() else None
+
+    def is_possible(self) -> bool:
+        """Whether these are values that a pool can have; they come from a file."""
+        numbers: tuple[object, ...] = (self.capacity_nbytes, self.shards, self.layout)
+        boot: object = self.boot
+        return (
+            all(type(number) is int for number in numbers)
+            and isinstance(boot, str)
+            and 0 < self.shards <= _MOST_SHARDS
+            and self.shards <= self.capacity_nbytes < 1 << 63
+        )
 
     @property
     def shard_nbytes(self) -> int:

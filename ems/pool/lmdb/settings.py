@@ -4,6 +4,7 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+from ems.common.exception import shown
 from ems.pool.url import PoolUrl
 
 _LEAST_NBYTES = 64 << 10
@@ -35,7 +36,7 @@ class LmdbSettings:
         options = url.options(_OPTIONS)
         checksum = options.pop("checksum", "on")
         if checksum not in {"on", "off"}:
-            raise url.refusal(f"checksum is {checksum!r}; it is on or off")
+            raise url.refusal(f"checksum is {shown(checksum)}; it is on or off")
         sizes = {name: url.nbytes(name, value) for name, value in options.items()}
         for name, nbytes in sizes.items():
             if nbytes < _LEAST_NBYTES:

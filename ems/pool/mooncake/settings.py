@@ -1,9 +1,10 @@
 """What a URL of Mooncake says: `mooncake://HOST:PORT?staging=…`, checked before anything starts."""
 
+import re
 from dataclasses import dataclass
 from pathlib import Path
 
-from ems.common.exception import InvalidArgument
+from ems.common.exception import InvalidArgument, shown
 from ems.pool.url import PoolUrl
 
 _STAGING_NBYTES = 256 << 20
@@ -12,6 +13,7 @@ _LEAST_SEGMENT_NBYTES = 16 << 20
 """Mooncake's allocator refuses smaller ones (client_buffer_allocation.cpp)."""
 _PROTOCOLS = ("tcp", "rdma", "ascend")
 _INFINIBAND = Path("/sys/class/infiniband")
+_PORT = re.compile(r"[0-9]{1,5}")
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +54,12 @@ class MooncakeSettings:
         if not url.host or not url.port:
             raise url.refusal("the master's host and port are needed: mooncake://HOST:PORT")
         if url.path not in ("", "/"):
-            raise url.refusal(f"the path {url.path} has no meaning")
+            raise url.refusal(f"the path {shown(url.path)} has no meaning")
         known = ("checksum", "device", "host", "metrics", "protocol", "segment", "staging")
         options = url.options(known)
         protocol = options.get("protocol", "tcp")
         if protocol not in _PROTOCOLS:
-            raise url.refusal(f"protocol is {protocol}; known are {', '.join(_PROTOCOLS)}")
+            raise url.refusal(f"protocol is {shown(protocol)}; known are {', '.join(_PROTOCOLS)}")
         settings = cls(
             text=url.text,
             master_host=url.host,
@@ -86,15 +88,15 @@ def _nbytes(url: PoolUrl, options: dict[str, str], name: str, default: int, leas
 
 def _switch(url: PoolUrl, name: str, value: str) -> bool:
     if value not in ("on", "off"):
-        raise url.refusal(f"{name} is {value!r}; it is on or off")
+        raise url.refusal(f"{name} is {shown(value)}; it is on or off")
     return value == "on"
 
 
 def _port(url: PoolUrl, value: str | None) -> int | None:
     if value is None:
         return None
-    if not (value.isascii() and value.isdigit() and 0 < int(value) < 1 << 16):
-        raise url.refusal(f"metrics is {value!r}; it is the master's metrics port, 1 to 65535")
+    if not (_PORT.fullmatch(value) and 0 < int(value) < 1 << 16):
+        raise url.refusal(f"metrics is {shown(value)}; it is the master's metrics port, 1 to 65535")
     return int(value)
 
 
