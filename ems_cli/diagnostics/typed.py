@@ -2,11 +2,11 @@
 
 import math
 import types
-from collections.abc import Generator, Mapping
+from collections.abc import Generator, Hashable, Mapping
 from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from functools import cache
-from typing import Any, Final, Literal, Union, get_args, get_origin, get_type_hints
+from typing import Any, Final, Literal, Union, cast, get_args, get_origin, get_type_hints
 
 from ems.common.exception import shown
 from ems_cli.diagnostics.bad_input import BadInput
@@ -45,16 +45,17 @@ def check_types(report: Any) -> None:
     Raises:
         TypeError: one is not; the field is named.
     """
-    for name, hint in _hints_of(type(report)):
+    for name, hint in _hints_of(cast("Hashable", type(report))):
         value = getattr(report, name)
         if not _fits(value, hint):
             raise TypeError(f"{name} is {shown(value)}")
 
 
 @cache
-def _hints_of(kind: Any) -> tuple[tuple[str, Any], ...]:
-    hints = get_type_hints(kind)
-    return tuple((field.name, hints[field.name]) for field in fields(kind))
+def _hints_of(kind: Hashable) -> tuple[tuple[str, Any], ...]:
+    dataclass: Any = kind
+    hints = get_type_hints(dataclass)
+    return tuple((field.name, hints[field.name]) for field in fields(dataclass))
 
 
 def _fits(value: Any, hint: Any) -> bool:

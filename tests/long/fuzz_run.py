@@ -112,7 +112,6 @@ def run(amount, seed):
         AssertionError: see `Fuzz.example`.
     """
     calls = amount // _SDK_CALLS
-    logging.getLogger("ems.pool.lmdb").setLevel(logging.ERROR)  # damage is what is looked for
     with closing(Fuzz(str(seed))) as fuzz, _bounded():
         for number in range(amount - calls):
             fuzz.example(number)
@@ -135,12 +134,16 @@ def _bounded():
     mapped = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     limits = resource.getrlimit(resource.RLIMIT_AS)
     before = signal.signal(signal.SIGVTALRM, _hung)
+    log = logging.getLogger("ems.pool.lmdb")
+    level = log.level
+    log.setLevel(logging.ERROR)  # damaged entries are what is looked for
     resource.setrlimit(resource.RLIMIT_AS, (mapped + _MEMORY_NBYTES, limits[1]))
     try:
         yield
     finally:
         resource.setrlimit(resource.RLIMIT_AS, limits)
         signal.signal(signal.SIGVTALRM, before)
+        log.setLevel(level)
 
 
 def _hung(*_):
