@@ -1,6 +1,5 @@
 """Values that come from a file, held against the types of the dataclass that they fill."""
 
-import math
 import types
 from collections.abc import Generator, Hashable, Mapping
 from contextlib import contextmanager
@@ -84,5 +83,5 @@ def _is_one(value: Any, hint: Any) -> bool:
     if hint is int:
         return type(value) is int and -_LIMIT < value < _LIMIT
     if hint is float:
-        return type(value) in (int, float) and math.isfinite(value) and abs(value) < _LIMIT
+        return type(value) in (int, float) and abs(value) < _LIMIT  # nan is less than nothing
     return isinstance(value, type(None) if hint is None else hint)
