@@ -13,6 +13,10 @@ from ems.common.result import CcResult
 _log = logging.getLogger("ems")
 
 
+_LOOK_SECONDS = 1.0
+"""How often a waiting thread looks by itself: another may have been interrupted as it woke."""
+
+
 class Outcome:
     """How a call ended: a result or a failure, whichever came first."""
 
@@ -24,7 +28,10 @@ class Outcome:
         self._pid = os.getpid()
         self.when_ended: Callable[[CcResult | EmsException], None] = _take_note
         """Called once, before anybody sees the end."""
-        self._ended = threading.Event()
+        self._is_ended = False
+        self._pending = threading.Lock()
+        """Held until the end. A lock alone wakes a waiting thread sooner than an event does."""
+        self._pending.acquire()
         self._lock = threading.Lock()
         self._result: CcResult | None = None
         self._failure: EmsException | None = None
@@ -36,17 +43,22 @@ class Outcome:
 
     def finish(self, result: CcResult) -> None:
         """End with a result, unless it has ended."""
-        with self._lock:
-            if not self._ended.is_set():
-                self._result = result
-                self._end(result)
+        self.end(result)
 
     def fail(self, failure: EmsException) -> None:
         """End with a failure, unless it has ended."""
+        self.end(failure)
+
+    def end(self, end: CcResult | EmsException) -> None:
+        """End with a result or a failure, unless it has ended."""
         with self._lock:
-            if not self._ended.is_set():
-                self._failure = failure.with_traceback(None)  # whose frames hold the request
-                self._end(failure)
+            if self._is_ended:
+                return
+            if isinstance(end, EmsException):
+                self._failure = end.with_traceback(None)  # whose frames hold the request
+            else:
+                self._result = end
+            self._end(end)
 
     def _end(self, end: CcResult | EmsException) -> None:
         when_ended = self.when_ended
@@ -57,30 +69,38 @@ class Outcome:
         except Exception:  # noqa: BLE001 - the caller has its result, and waits for it
             _log.exception("a call has ended, and could not be taken note of")
         finally:
-            self._ended.set()
+            self._is_ended = True
+            self._pending.release()
 
     @property
     def ended(self) -> bool:
         """Whether there is a result or a failure."""
-        if not self._ended.is_set() and self.overdue:
+        if not self._is_ended and self.overdue:
             self.when_overdue()
-        return self._ended.is_set()
+        return self._is_ended
 
     def wait(self, seconds: float | None = None) -> bool:
         """Wait until it has ended; return whether it has."""
-        return self._ended.wait(seconds)
+        until = None if seconds is None else time.monotonic() + seconds
+        while not self._is_ended:
+            left = _LOOK_SECONDS if until is None else until - time.monotonic()
+            if left < 0:
+                break
+            if self._pending.acquire(timeout=min(left, _LOOK_SECONDS)):
+                self._pending.release()  # for the next one that waits
+        return self._is_ended
 
     def get(self) -> CcResult:
         """Wait for the end; return the result or raise the failure."""
-        if os.getpid() != self._pid and not self._ended.is_set():
+        if os.getpid() != self._pid and not self._is_ended:
             raise EmsException(
                 "this call was started before the process was forked: ask the parent"
             )
         if self.deadline is not None:
-            self._ended.wait(max(0.0, self.deadline - time.monotonic()))
-            if not self._ended.is_set():
+            self.wait(max(0.0, self.deadline - time.monotonic()))
+            if not self._is_ended:
                 self.when_overdue()
-        self._ended.wait()
+        self.wait()
         if self._failure is not None:
             raise self._failure.with_traceback(None)
         if self._result is None:

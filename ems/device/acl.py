@@ -33,6 +33,8 @@ _STREAM_COMPLETE = 0
 _FAST_LAUNCH_AND_SYNC = 3  # as torch_npu makes its streams
 _EVENT_SYNC = 1  # may be recorded again and again, and queried
 _STOP_ON_FAILURE = 1
+_FIRST_SPAN = c_size_t(0)
+"""From which span on the attributes of a batch hold."""
 
 
 class _Location(ctypes.Structure):
@@ -64,6 +66,7 @@ class Acl:
             self._library = ctypes.CDLL("libascendcl.so", mode=os.RTLD_NOLOAD | os.RTLD_NOW)
         except OSError as error:
             raise DeviceFailed(f"torch_npu has not loaded the ACL runtime: {error}") from error
+        self._attributes: dict[tuple[Direction, int], Any] = {}
         self._recent_error = self._library.aclGetRecentErrMsg
         self._recent_error.restype = c_char_p
         self._create_stream = self._function(
@@ -75,7 +78,10 @@ class Acl:
         self._destroy_stream = self._function("aclrtDestroyStream", c_void_p)
         self._destroy_event = self._function("aclrtDestroyEvent", c_void_p)
         self._record_event = self._function("aclrtRecordEvent", c_void_p, c_void_p)
-        self._query_event = self._function("aclrtQueryEventStatus", c_void_p, POINTER(c_int32))
+        # asked again and again, and never blocks: not worth giving the interpreter away for
+        self._query_event = _keeping_the_gil(
+            self._function("aclrtQueryEventStatus"), c_void_p, POINTER(c_int32)
+        )
         self._query_stream = self._function("aclrtStreamQuery", c_void_p, POINTER(c_int32))
         self._synchronize_stream = self._function(
             "aclrtSynchronizeStreamWithTimeout", c_void_p, c_int32
@@ -193,15 +199,12 @@ class Acl:
     def copy_batch(self, spans: Spans, direction: Direction, device: int, stream: int) -> None:
         """Queue all spans in one call."""
         to, source = _ends(spans, direction)
-        host, npu = _Location(0, _HOST), _Location(device, _DEVICE)
-        ends = (host, npu) if direction is Direction.OUT else (npu, host)
-        attributes = _BatchAttributes(*ends)
-        first, failed = c_size_t(0), c_size_t(len(spans))
+        failed = c_size_t(len(spans))
         nbytes = spans.nbytes.ctypes.data
         number = self._copy_batch(
             *(to, nbytes, source, nbytes, len(spans)),
-            byref(attributes),
-            byref(first),
+            self._attributes_of(direction, device),
+            byref(_FIRST_SPAN),
             1,
             byref(failed),
             stream,
@@ -213,6 +216,15 @@ class Acl:
             f" at span {failed.value} of {len(spans)}" if number and blamed else "",
         )
 
+    def _attributes_of(self, direction: Direction, device: int) -> Any:
+        """Return a pointer to what the runtime is told of all spans; made once."""
+        found = self._attributes.get((direction, device))
+        if found is None:
+            host, npu = _Location(0, _HOST), _Location(device, _DEVICE)
+            ends = (host, npu) if direction is Direction.OUT else (npu, host)
+            found = self._attributes[direction, device] = ctypes.pointer(_BatchAttributes(*ends))
+        return found
+
     def copy_each(self, spans: Spans, direction: Direction, stream: int) -> None:
         """Queue spans one by one, where the runtime has no batched copy."""
         out = direction is Direction.OUT
@@ -223,6 +235,11 @@ class Acl:
             to, source = (host, device) if out else (device, host)
             number = self._copy(to, nbytes, source, nbytes, kind, stream)
             self._check("aclrtMemcpyAsync", number)
+
+
+def _keeping_the_gil(function: Any, *argument_types: Any) -> Any:
+    """Return a C function as one during which no other Python thread runs."""
+    return ctypes.PYFUNCTYPE(c_int32, *argument_types)(ctypes.cast(function, c_void_p).value or 0)
 
 
 def _ends(spans: Spans, direction: Direction) -> tuple[int, int]:

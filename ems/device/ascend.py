@@ -81,7 +81,7 @@ class StreamWork:
         self._acl = acl
         # the thread's stream of the tensors' device, whatever device the thread has set; record()
         # without it would take the current device's
-        self._stream = torch_npu.npu.current_stream(device.index)
+        self._stream = _current_stream(device.index)
         self._event = torch_npu.npu.Event()
         self._event.record(self._stream)
         # the one way to the raw stream that does not drain torch's queue
@@ -123,6 +123,22 @@ class StreamWork:
             return False
         with torch_npu.npu.device(self._device.index):
             return bool(self._stream.query()) and not self._event.query()
+
+
+_streams: dict[tuple[int, int, int], torch_npu.npu.Stream] = {}
+"""The callers' streams, as torch names them. Making the object costs more than all the rest."""
+_MOST_STREAMS = 64
+
+
+def _current_stream(index: int) -> torch_npu.npu.Stream:
+    """Return what `torch_npu.npu.current_stream` returns, made once per stream."""
+    name = torch_npu._C._npu_getCurrentStream(index)  # noqa: SLF001 - as current_stream does
+    stream = _streams.get(name)
+    if stream is None:
+        if len(_streams) >= _MOST_STREAMS:  # torch has 32 to 64; those from elsewhere come and go
+            _streams.clear()
+        stream = _streams[name] = torch_npu.npu.current_stream(index)
+    return stream
 
 
 class StreamChannel:

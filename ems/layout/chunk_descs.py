@@ -9,7 +9,8 @@ import numpy as np
 from ems.common.addressing import ChunkDesc
 from ems.common.exception import InvalidArgument, shown
 from ems.layout.key import parse_hashes
-from ems.layout.registration import LayerGroup, Registration
+from ems.layout.layer_group import LayerGroup
+from ems.layout.registration import Registration
 from ems.layout.request import Chunks, Request
 from ems.layout.slots import check_distinct
 

@@ -12,7 +12,7 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from ems.layout.registration import LayerGroup
+from ems.layout.layer_group import LayerGroup
 from ems.layout.request import Chunks
 from ems.layout.slots import Ints
 
@@ -20,6 +20,8 @@ Uints: TypeAlias = npt.NDArray[np.uint64]
 
 ALIGNMENT = 64
 """Bytes: entries and the parts of planes in them start on a multiple."""
+_MOST_LAYOUTS = 64
+"""Lengths of entries whose layout is kept."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,14 +44,28 @@ class Spans:
 
 def entry_nbytes(group: LayerGroup, tokens: Ints) -> Ints:
     """Return the size of entries of `tokens` each, with the parts' alignment."""
-    distinct, which = np.unique(tokens, return_inverse=True)
-    ends = _part_offsets(group, distinct)[:, -1].astype(np.int64)
-    sizes: Ints = ends[which]
+    sizes: Ints = _layouts(group, tokens)[:, -1].astype(np.int64)
     return sizes
 
 
+def _layouts(group: LayerGroup, tokens: Ints) -> Uints:
+    """Return [len(tokens), planes + 1]: where parts start in an entry, and where it ends.
+
+    Where all entries are alike, which is nearly always and cheap, as a view of one row.
+    """
+    length = int(tokens[0])
+    if (tokens == length).all():
+        row = group.layouts.get(length)
+        if row is None:
+            if len(group.layouts) >= _MOST_LAYOUTS:
+                group.layouts.clear()
+            row = group.layouts[length] = _part_offsets(group, tokens[:1])
+        return row if tokens.size == 1 else np.broadcast_to(row, (tokens.size, row.shape[1]))
+    distinct, which = np.unique(tokens, return_inverse=True)
+    return _part_offsets(group, distinct)[which]
+
+
 def _part_offsets(group: LayerGroup, tokens: Ints) -> Uints:
-    """Return [len(tokens), planes + 1]: where parts start in an entry, and where it ends."""
     parts = tokens.astype(np.uint64)[:, None] * group.plane_token_nbytes
     aligned = (parts + np.uint64(ALIGNMENT - 1)) // np.uint64(ALIGNMENT) * np.uint64(ALIGNMENT)
     offsets = np.zeros((tokens.size, aligned.shape[1] + 1), np.uint64)
@@ -71,12 +87,15 @@ def plan_spans(
 
 def _whole_block_spans(group: LayerGroup, block_ids: Ints, addresses: Uints, stored: Ints) -> Spans:
     device = group.plane_addresses + block_ids.astype(np.uint64)[:, None] * group.plane_strides
-    host = addresses[:, None] + _entry_offsets(group, stored)
-    block_nbytes = np.uint64(group.block_size) * group.plane_token_nbytes
-    nbytes = np.broadcast_to(block_nbytes, device.shape)
+    host = addresses[:, None] + _layouts(group, stored)[:, :-1]
+    rows = np.empty(device.shape, np.uint64)
+    rows[:] = group.plane_block_nbytes
+    nbytes = rows.ravel()
+    if not group.has_neighbours:
+        return Spans(device.ravel(), host.ravel(), nbytes)
     first = np.zeros(device.shape, np.bool_)
     first[:, 0] = True
-    return _merged(Spans(device.ravel(), host.ravel(), nbytes.ravel()), first.ravel())
+    return _merged(Spans(device.ravel(), host.ravel(), nbytes), first.ravel())
 
 
 def _run_spans(
@@ -93,7 +112,7 @@ def _run_spans(
     )
     host = (
         addresses[entry][:, None]
-        + _entry_offsets(group, stored)[entry]
+        + _layouts(group, stored)[entry, :-1]
         + runs.position.astype(np.uint64)[:, None] * token_nbytes
     )
     nbytes = runs.length.astype(np.uint64)[:, None] * token_nbytes
@@ -101,11 +120,6 @@ def _run_spans(
     first[:, 1:] = entry[1:] != entry[:-1]
     # plane by plane, so that runs which follow each other in memory are neighbours to merge
     return _merged(Spans(device.T.ravel(), host.T.ravel(), nbytes.T.ravel()), first.ravel())
-
-
-def _entry_offsets(group: LayerGroup, stored: Ints) -> Uints:
-    distinct, which = np.unique(stored, return_inverse=True)
-    return _part_offsets(group, distinct)[which, :-1]
 
 
 def _merged(spans: Spans, first: npt.NDArray[np.bool_]) -> Spans:
@@ -117,7 +131,7 @@ def _merged(spans: Spans, first: npt.NDArray[np.bool_]) -> Spans:
     joined &= spans.device[1:] == spans.device[:-1] + spans.nbytes[:-1]
     joined &= spans.host[1:] == spans.host[:-1] + spans.nbytes[:-1]
     if not joined.any():
-        return Spans(spans.device, spans.host, np.ascontiguousarray(spans.nbytes))
+        return spans
     kept = np.flatnonzero(np.concatenate(([True], ~joined)))
     return Spans(spans.device[kept], spans.host[kept], np.add.reduceat(spans.nbytes, kept))
 
@@ -133,14 +147,20 @@ def joined(parts: Sequence[Spans]) -> Spans:
     )
 
 
-def slices_of(sizes: Sequence[int], slice_nbytes: int) -> list[range]:
-    """Return consecutive ranges of entries of at most `slice_nbytes`, each of at least one."""
+def slices_of(
+    sizes: Sequence[int], slice_nbytes: int, *, first_nbytes: int | None = None
+) -> list[range]:
+    """Return consecutive ranges of entries of at most `slice_nbytes`, each of at least one.
+
+    `first_nbytes` is the limit of the first one, where it is another.
+    """
     slices = []
     start, filled = 0, 0
+    limit = slice_nbytes if first_nbytes is None else first_nbytes
     for index, nbytes in enumerate(sizes):
-        if index > start and filled + nbytes > slice_nbytes:
+        if index > start and filled + nbytes > limit:
             slices.append(range(start, index))
-            start, filled = index, 0
+            start, filled, limit = index, 0, slice_nbytes
         filled += nbytes
     if start < len(sizes):
         slices.append(range(start, len(sizes)))

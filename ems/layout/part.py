@@ -9,7 +9,7 @@ import numpy as np
 
 from ems.layout.copy_plan import Spans, Uints, entry_nbytes, plan_spans
 from ems.layout.key import PoolKey, make_keys
-from ems.layout.registration import LayerGroup
+from ems.layout.layer_group import LayerGroup
 from ems.layout.request import Chunks, Request
 from ems.layout.slots import Ints
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ems.layout.registration import LayerGroup
+from ems.layout.layer_group import LayerGroup
 from ems.layout.slots import Ints
 
 

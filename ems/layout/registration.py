@@ -6,15 +6,12 @@ not dense, private formats, overlaps. Warned about is what is legal and often a 
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from ems.common.exception import InvalidArgument
 from ems.layout import ambiguity
 from ems.layout.key import digest
+from ems.layout.layer_group import LayerGroup
 from ems.layout.overlap import overlapping_pair
 from ems.layout.partition import GroupDesc, partition_of
 from ems.layout.plane import BASE_FORMATS, FORMAT_NAMES, Plane, TensorFacts
@@ -23,51 +20,6 @@ _LAYOUT_VERSION = 1
 """Part of every fingerprint; grows when the bytes of an entry are arranged otherwise."""
 _DIMENSIONS = 4
 _LAST_ADDRESS = 1 << 63
-
-
-@dataclass(frozen=True)
-class LayerGroup:
-    """Layers that are stored alike: what one hash owns in them is one entry."""
-
-    index: int
-    layer_ids: tuple[int, ...]
-    block_size: int
-    """Tokens in a block of its tensors."""
-    num_blocks: int
-    """Blocks that every plane has; slots beyond them are refused."""
-    store_block_size: int | None
-    """The most tokens of one hash; None without a description: no limit."""
-    planes: tuple[Plane, ...]
-    """Each tensor once, in the order of registration; the order of an entry's parts."""
-    fingerprint: str
-    """Digest of all that gives the bytes their meaning."""
-    window: int | None = None
-    """Tokens at the end of a prefix that are needed of these layers; None: all of the prefix."""
-
-    @property
-    def num_slots(self) -> int:
-        """The first slot that is not in the cache."""
-        return self.num_blocks * self.block_size
-
-    @cached_property
-    def token_nbytes(self) -> int:
-        """Bytes of one token over all planes."""
-        return sum(plane.token_nbytes for plane in self.planes)
-
-    @cached_property
-    def plane_addresses(self) -> npt.NDArray[np.uint64]:
-        """Address of each plane's block 0."""
-        return np.array([plane.address for plane in self.planes], np.uint64)
-
-    @cached_property
-    def plane_strides(self) -> npt.NDArray[np.uint64]:
-        """Bytes from one block to the next, of each plane."""
-        return np.array([plane.block_stride for plane in self.planes], np.uint64)
-
-    @cached_property
-    def plane_token_nbytes(self) -> npt.NDArray[np.uint64]:
-        """Bytes of one token, of each plane."""
-        return np.array([plane.token_nbytes for plane in self.planes], np.uint64)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,8 @@ import numpy as np
 
 from ems.common.exception import InvalidArgument
 from ems.layout.key import parse_hashes
-from ems.layout.registration import LayerGroup, Registration
+from ems.layout.layer_group import LayerGroup
+from ems.layout.registration import Registration
 from ems.layout.slots import (
     Ints,
     Runs,

@@ -148,7 +148,7 @@ def whole_blocks(slots: Ints, tokens: Ints, block_size: int) -> Ints | None:
         return None
     rows = slots.reshape(tokens.size, block_size)
     first = rows[:, 0]
-    if (first % block_size).any() or (np.diff(rows, axis=1) != 1).any():
+    if (first % block_size).any() or (rows[:, 1:] != rows[:, :-1] + 1).any():
         return None
     return first // block_size
 

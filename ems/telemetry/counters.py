@@ -35,7 +35,8 @@ class Counters:
             mine.hashes += call.hashes
             mine.nbytes += call.nbytes
             mine.seconds += call.seconds
-            mine.fates.update(call.fates)
+            for fate, hashes in call.fates.items():
+                mine.fates[fate] += hashes
             for phase, seconds in call.phases.items():
                 mine.phases[phase] += seconds  # type: ignore[assignment] # Counter is typed for int
             if call.code is not None:

@@ -54,7 +54,8 @@ class Recorder:
         self.counters.add(call)
         if self._profile is not None:
             self._profile.add(call)
-        self._changed.set()
+        if not self._changed.is_set():
+            self._changed.set()
 
     def touch(self) -> None:
         """Have the description written anew."""

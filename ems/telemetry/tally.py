@@ -2,8 +2,7 @@
 
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ems.common.exception import EmsErrorCode
@@ -18,16 +17,14 @@ class Tally:
     nbytes: int = 0
     """Bytes that arrived."""
     phases: dict[str, float] = field(default_factory=dict)
-    """Seconds by phase; they do not overlap."""
+    """Seconds by phase; they do not overlap, and leave nothing out."""
+    _since: float = field(default_factory=time.monotonic)
 
-    @contextmanager
-    def phase(self, name: str) -> Iterator[None]:
-        """Add the time spent in the block to a phase."""
-        start = time.perf_counter()
-        try:
-            yield
-        finally:
-            self.phases[name] = self.phases.get(name, 0.0) + time.perf_counter() - start
+    def lap(self, name: str) -> None:
+        """Add the time since the last lap, or since the start, to a phase."""
+        now = time.monotonic()
+        self.phases[name] = self.phases.get(name, 0.0) + now - self._since
+        self._since = now
 
 
 @dataclass(frozen=True, slots=True)

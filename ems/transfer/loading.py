@@ -1,10 +1,9 @@
 """Loads the blocks of one task."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 import numpy as np
-import numpy.typing as npt
 
 from ems.common.exception import EmsException
 from ems.common.result import CcResult
@@ -53,7 +52,7 @@ class Loading:
 
     def _note_fates(self, success: int) -> None:
         fates = self._pipeline.tally.fates
-        fates["done"] += success
+        fates["done"] = success
         for at in range(success, self._loaded.shape[1]):
             miss = self._missed.get(at)
             fates["behind_a_miss" if miss is None else miss.name.lower()] += 1
@@ -62,8 +61,7 @@ class Loading:
         """Load what the pool has of a window; return whether more may follow."""
         held = self._acquire(window)
         try:
-            found = np.array([[at in mine for at in window] for mine in held])
-            hits = self._usable(window, found)
+            hits = self._usable(window, held)
             for piece in slices:
                 batch = [
                     {at: mine.pop(at) for at in piece if at in mine and at < window.start + hits}
@@ -75,12 +73,15 @@ class Loading:
             self._release(held)
         return hits == len(window)
 
-    def _usable(self, window: range, found: npt.NDArray[np.bool_]) -> int:
+    def _usable(self, window: range, held: Sequence[Mapping[int, Held]]) -> int:
         """Return how many hashes of a window are to be loaded.
 
         Where the request is one window, exactly the prefix that every part can serve. Else up to
         the first hash that a part without a window misses; the result counts exactly all the same.
         """
+        if all(len(mine) == len(window) for mine in held):
+            return len(window)
+        found = np.array([[at in mine for at in window] for mine in held])
         if len(window) == self._loaded.shape[1]:
             return prefix_of(self._parts, found)
         needed = [mine for part, mine in zip(self._parts, found, strict=True) if not part.window]
@@ -90,14 +91,15 @@ class Loading:
     def _acquire(self, window: range) -> list[dict[int, Held]]:
         """Return, by part and hash, what the pool has."""
         wanted = wanted_of(self._parts, window)
-        with self._pipeline.tally.phase("pool"):
-            answers = self._pool.acquire(
-                [part.keys[at] for _, part, at in wanted],
-                [int(part.tokens[at]) for _, part, at in wanted],
-                deadline=self._deadline,
-            )
+        self._pipeline.lap("plan")
+        answers = self._pool.acquire(
+            [one.key for one in wanted],
+            [one.tokens for one in wanted],
+            deadline=self._deadline,
+        )
+        self._pipeline.lap("pool")
         held: list[dict[int, Held]] = [{} for _ in self._parts]
-        for (index, _, at), answer in zip(wanted, answers, strict=True):
+        for (index, at, *_), answer in zip(wanted, answers, strict=True):
             if isinstance(answer, Held):
                 held[index][at] = answer
             else:

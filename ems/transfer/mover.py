@@ -7,6 +7,7 @@ from ems.common.result import CcResult
 from ems.device.base import Device, Direction
 from ems.pool.base import PoolEngine
 from ems.transfer.loading import Loading
+from ems.transfer.naps import Pace
 from ems.transfer.pipeline import Pipeline
 from ems.transfer.saving import Saving
 from ems.transfer.task import Task
@@ -20,6 +21,7 @@ class Mover:
         self._pool = pool
         self._moving = Saving if direction is Direction.OUT else Loading
         self._channel = device.open_channel(direction)
+        self._pace = Pace()
 
     def run(self, task: Task) -> CcResult:
         """Move a task's blocks. When this ends, in whatever way, none of their bytes move any more.
@@ -29,7 +31,7 @@ class Mover:
             PoolUnavailable: the pool did not answer.
             DeviceFailed: a copy failed, or does not end; in that case alone bytes may still move.
         """
-        pipeline = Pipeline(self._device, self._channel, task)
+        pipeline = Pipeline(self._device, self._channel, task, self._pace)
         pool = self._pool.view(
             write_local=task.option.write_rcache, local_only=task.option.read_local_only
         )

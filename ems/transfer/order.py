@@ -6,23 +6,12 @@ memory, unless both save. Otherwise a save followed at once by a load of the sam
 
 import threading
 from collections import deque
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable
 
 from ems.common.exception import EmsException
 from ems.device.base import Direction
+from ems.transfer.naps import naps
 from ems.transfer.task import Task, failure_of
-
-_SHORTEST_NAP = 20e-6
-_LONGEST_NAP = 200e-6
-"""Seconds between two looks at the NPU: short enough to be prompt, long enough to cost nothing."""
-
-
-def naps() -> Iterator[float]:
-    """Yield how long to sleep between looks: from 20 to 200 microseconds."""
-    nap = _SHORTEST_NAP
-    while True:
-        yield nap
-        nap = min(nap * 1.5, _LONGEST_NAP)
 
 
 class _Users:
@@ -55,12 +44,17 @@ class Order:
     """The tasks that are not finished yet, and which of them is next."""
 
     def __init__(self) -> None:
-        self._changed = threading.Condition()
+        self._lock = threading.RLock()
+        self._came = {way: threading.Condition(self._lock) for way in Direction}
+        """For the worker of each direction: something for it may have changed."""
+        self._ended = threading.Condition(self._lock)
         self._arrived: deque[Task] = deque()
         """Submitted; their dependencies are looked up by a worker, not by the caller."""
         self._waiting: dict[Direction, list[Task]] = {way: [] for way in Direction}
         self._unfinished: list[Task] = []
         """Admitted, in the order of submission."""
+        self._alone: Task | None = None
+        """One without others, whose uses need not be known until another comes."""
         self._by_key = _Users(Direction.IN)
         self._by_place: dict[Hashable, _Users] = {}
         self._closed = False
@@ -68,18 +62,18 @@ class Order:
     def submit(self, task: Task) -> None:
         """Add a task behind all others."""
         task.outcome.when_overdue = lambda: self._expire(task)
-        with self._changed:
+        with self._lock:
             if self._closed:
                 raise EmsException("the context cache has been shut down")
             self._arrived.append(task)
-            self._changed.notify_all()
+            self._came[task.direction].notify()  # the other one has nothing to gain from it
 
     def next(self, direction: Direction) -> Task | None:
         """Wait for a task of this direction that may run, and return it; None after `close`."""
-        with self._changed:
+        with self._lock:
             pause = naps()
             while True:
-                self._admit()
+                self._admit(direction)
                 task, looked = self._first_ready(direction)
                 if task is not None:
                     return task
@@ -87,23 +81,21 @@ class Order:
                     return None
                 if not looked:  # nothing that the NPU could change
                     pause = naps()
-                self._changed.wait(next(pause) if looked else None)
+                self._came[direction].wait(next(pause) if looked else None)
 
     def finish(self, task: Task) -> None:
         """Forget a task that `next` returned, and let those run that waited for it."""
-        with self._changed:
+        with self._lock:
             self._forget(task)
 
     def wait_idle(self, seconds: float | None) -> bool:
         """Wait until every submitted task has finished; return whether they have."""
-        with self._changed:
-            return self._changed.wait_for(
-                lambda: not self._arrived and not self._unfinished, seconds
-            )
+        with self._lock:
+            return self._ended.wait_for(lambda: not self._arrived and not self._unfinished, seconds)
 
     def fail_waiting(self, failure: EmsException) -> int:
         """End all tasks that have not begun, and let none start another copy; return how many."""
-        with self._changed:
+        with self._lock:
             self._admit()
             unfinished = len(self._unfinished)
             for task in [task for tasks in self._waiting.values() for task in tasks]:
@@ -114,25 +106,47 @@ class Order:
 
     def close(self) -> None:
         """Take no more tasks; `next` returns None when those submitted have been returned."""
-        with self._changed:
+        with self._lock:
             self._closed = True
-            self._changed.notify_all()
+            for came in self._came.values():
+                came.notify()
 
-    def _admit(self) -> None:
+    def _admit(self, admitter: Direction | None = None) -> None:
+        """Work out the dependencies of what has arrived, for the worker of a direction, or all."""
         while self._arrived:
             task = self._arrived.popleft()
-            try:
-                keys, places = set(task.parts[0].keys), [part.places for part in task.parts]
-            except Exception as error:  # noqa: BLE001 - a worker must outlive every task
-                task.outcome.fail(failure_of(error))
-                self._changed.notify_all()
+            if self._alone is not None:
+                self._note_alone(task)
+            if not self._unfinished:
+                self._alone = task
+            elif (failure := self._note(task)) is not None:
+                task.outcome.fail(failure)
                 continue
             self._unfinished.append(task)
-            self._by_key.add(task, keys)
-            for part, mine in zip(task.parts, places, strict=True):
-                self._by_place.setdefault(part.space, _Users(Direction.OUT)).add(task, mine)
             self._waiting[task.direction].append(task)
-            self._changed.notify_all()
+            if admitter is not task.direction:
+                self._came[task.direction].notify()
+
+    def _note_alone(self, task: Task) -> None:
+        """Work out what the only unfinished task uses, now that `task` comes behind it."""
+        alone = self._alone
+        if alone is None or (failure := self._note(alone)) is None:
+            self._alone = None
+        elif alone in self._waiting[alone.direction]:
+            self._end(alone, failure)
+        else:
+            task.blockers.add(alone)  # whatever it uses
+
+    def _note(self, task: Task) -> EmsException | None:
+        """Add a task to the users of all it uses; return why that cannot be told, if so."""
+        try:
+            keys, places = set(task.parts[0].keys), [part.places for part in task.parts]
+        except Exception as error:  # noqa: BLE001 - a worker must outlive every task
+            return failure_of(error)
+        self._by_key.add(task, keys)
+        for part, mine in zip(task.parts, places, strict=True):
+            self._by_place.setdefault(part.space, _Users(Direction.OUT)).add(task, mine)
+        return None
 
     def _first_ready(self, direction: Direction) -> tuple[Task | None, bool]:
         """Return the first task that may run, and whether some wait for the NPU alone."""
@@ -153,7 +167,7 @@ class Order:
         return None, bool(behind)
 
     def _expire(self, task: Task) -> None:
-        with self._changed:
+        with self._lock:
             self._admit()
             if task in self._waiting[task.direction]:
                 self._end(task, task.timeout("waiting for the NPU or for earlier requests"))
@@ -162,12 +176,19 @@ class Order:
         self._waiting[task.direction].remove(task)
         self._forget(task)
         task.outcome.fail(failure)
+        self._came[task.direction].notify()
 
     def _forget(self, task: Task) -> None:
         self._unfinished.remove(task)
-        self._by_key.discard(task, set(task.parts[0].keys))
-        for part in task.parts:
-            self._by_place[part.space].discard(task, part.places)
+        if task is self._alone:
+            self._alone = None
+        else:
+            self._by_key.discard(task, set(task.parts[0].keys))
+            for part in task.parts:
+                self._by_place[part.space].discard(task, part.places)
         for other in self._unfinished:
-            other.blockers.discard(task)
-        self._changed.notify_all()
+            if task in other.blockers:
+                other.blockers.remove(task)
+                self._came[other.direction].notify()
+        if not self._unfinished:
+            self._ended.notify_all()

@@ -4,16 +4,25 @@ import time
 from collections import deque
 from collections.abc import Callable
 from contextlib import suppress
+from typing import NamedTuple
 
+from ems.common.exception import DeviceFailed
 from ems.device.base import Channel, Copy, Device, StillMoving
 from ems.layout.copy_plan import Spans
 from ems.telemetry.tally import Tally
-from ems.transfer.order import naps
+from ems.transfer.naps import Pace
 from ems.transfer.task import Task
 
 _DRAIN_SECONDS = 30.0
 """How long a copy may stay under way after its task should have ended, before the NPU counts as
 lost and the copy's host memory is never used again."""
+
+
+class _UnderWay(NamedTuple):
+    copy: Copy
+    nbytes: int
+    started: float
+    settle: Callable[[bool], None]
 
 
 class Pipeline:
@@ -28,16 +37,18 @@ class Pipeline:
         device: Device,
         channel: Channel,
         task: Task,
+        pace: Pace,
         *,
         drain_seconds: float = _DRAIN_SECONDS,
     ) -> None:
         self._device = device
         self._channel = channel
         self._task = task
+        self._pace = pace
         self._drain_seconds = drain_seconds
         self._failed_at: float | None = None
         """When the task was seen to have failed, in whatever way."""
-        self._under_way: deque[tuple[Copy, int, Callable[[bool], None]]] = deque()
+        self._under_way: deque[_UnderWay] = deque()
 
     def push(self, plan: Callable[[], Spans], settle: Callable[[bool], None]) -> None:
         """Start the copy that `plan` returns, after the oldest has ended where the channel is full.
@@ -46,23 +57,42 @@ class Pipeline:
             RequestTimeout: the task's deadline has passed; the copy was not started.
             DeviceFailed: a copy failed.
         """
+        arrived: _UnderWay | None = None
         try:
-            with self.tally.phase("plan"):  # while the others move
-                spans = plan()
-            self.make_room()
-            self._task.check_deadline("copying")
+            spans = plan()  # while the others move
+            self.lap("plan")
+            if len(self._under_way) >= self._channel.lanes:
+                arrived = self._arrival()
         except BaseException:
             settle(False)
             raise
         try:
-            with self.tally.phase("start"):
-                copy = self._channel.start(spans)
+            self._start(spans, settle)
+        finally:
+            if arrived is not None:  # once the next one moves
+                self._settle(arrived)
+
+    def _start(self, spans: Spans, settle: Callable[[bool], None]) -> None:
+        started = time.perf_counter()
+        try:
+            self._task.check_deadline("copying")
+            copy = self._channel.start(spans)
         except StillMoving:
             raise
         except BaseException:
             settle(False)
             raise
-        self._under_way.append((copy, spans.total_nbytes, settle))
+        self.lap("start")
+        self._under_way.append(_UnderWay(copy, spans.total_nbytes, started, settle))
+
+    def lap(self, name: str) -> None:
+        """Note the time since the last lap: as copying, if bytes still move, whatever it was."""
+        self.tally.lap("copy" if self._moves() else name)
+
+    def _moves(self) -> bool:
+        with suppress(DeviceFailed):  # who waits for the copy is told
+            return any(not one.copy.done() for one in self._under_way)
+        return False
 
     @property
     def tally(self) -> Tally:
@@ -97,23 +127,33 @@ class Pipeline:
                 self._land()
 
     def _land(self) -> None:
-        copy, nbytes, settle = self._under_way.popleft()
-        with self.tally.phase("copy"):
-            in_time = self._wait(copy)
-        try:
-            copy.check()
-        except BaseException:
-            settle(False)
-            raise
-        self.tally.nbytes += nbytes
-        settle(True)
+        one = self._arrival()
+        in_time = not self._task.outcome.overdue
+        self._settle(one)
         if not in_time:
             raise self._task.timeout("copying")
 
-    def _wait(self, copy: Copy) -> bool:
-        """Wait for a copy to end; return whether that was before the deadline."""
-        pause = naps()
-        while not copy.done():
+    def _settle(self, one: "_UnderWay") -> None:
+        self.tally.nbytes += one.nbytes
+        one.settle(True)
+        self.lap("commit")
+
+    def _arrival(self) -> "_UnderWay":
+        """Wait for the oldest copy and return it: all its bytes have arrived."""
+        self.lap("plan")  # of whatever has kept this thread from looking
+        one = self._under_way.popleft()
+        self._wait(one)
+        self.tally.lap("copy")
+        try:
+            one.copy.check()
+        except BaseException:
+            one.settle(False)
+            raise
+        return one
+
+    def _wait(self, one: "_UnderWay") -> None:
+        pause = self._pace.naps(one.nbytes, one.started)
+        while not one.copy.done():
             if self._failed_at is None and (self._device.lost or self._task.outcome.overdue):
                 self._failed_at = time.monotonic()
             if self._failed_at and time.monotonic() > self._failed_at + self._drain_seconds:
@@ -121,4 +161,4 @@ class Pipeline:
                 self._device.give_up(reason)
                 raise StillMoving(f"npu:{self._device.index}: {reason}; it may still go on")
             time.sleep(next(pause))
-        return not self._task.outcome.overdue
+        self._pace.note(one.nbytes, time.perf_counter() - one.started)

@@ -36,7 +36,7 @@ class Saving:
         self._parts = parts
         self._deadline = deadline
         keys = parts[0].keys
-        first = {key: at for at, key in reversed(list(enumerate(keys)))}
+        first = dict(zip(reversed(keys), range(len(keys) - 1, -1, -1), strict=True))
         self._first = [first[key] for key in keys]
         """For each hash its first position in the request; a repeat shares the outcome."""
         self._stored = np.zeros((len(parts), len(keys)), np.bool_)
@@ -52,9 +52,13 @@ class Saving:
             self._pipeline.drain()
             raise
         self._note_fates()
-        return CcResult(prefix_of(self._parts, self._stored[:, self._first]), len(self._first))
+        stored = self._stored if self._stored.all() else self._stored[:, self._first]
+        return CcResult(prefix_of(self._parts, stored), len(self._first))
 
     def _note_fates(self) -> None:
+        if self._moved.all() and self._stored.all():
+            self._pipeline.tally.fates["done"] = len(self._first)
+            return
         wanted = np.array([part.tokens > 0 for part in self._parts])
         stored = (self._stored | ~wanted).all(axis=0)[self._first]
         moved = self._moved[self._first]
@@ -78,15 +82,16 @@ class Saving:
     def _reserve(self, hashes: Sequence[int]) -> list[dict[int, Place]]:
         """Return, by part and hash, the places to fill; note what is stored already."""
         wanted = wanted_of(self._parts, hashes)
-        with self._pipeline.tally.phase("pool"):
-            answers = self._pool.reserve(
-                [part.keys[at] for _, part, at in wanted],
-                [int(part.tokens[at]) for _, part, at in wanted],
-                [int(part.nbytes[at]) for _, part, at in wanted],
-                deadline=self._deadline,
-            )
+        self._pipeline.lap("plan")
+        answers = self._pool.reserve(
+            [one.key for one in wanted],
+            [one.tokens for one in wanted],
+            [one.nbytes for one in wanted],
+            deadline=self._deadline,
+        )
+        self._pipeline.lap("pool")
         places: list[dict[int, Place]] = [{} for _ in self._parts]
-        for (index, _, at), answer in zip(wanted, answers, strict=True):
+        for (index, at, *_), answer in zip(wanted, answers, strict=True):
             if isinstance(answer, Place):
                 places[index][at] = answer
             elif answer is Refused.ALREADY_THERE:
@@ -98,8 +103,7 @@ class Saving:
             if not arrived:
                 self._abort(batch)
                 return
-            with self._pipeline.tally.phase("pool"):
-                refused = self._commit([place for mine in batch for place in mine.values()])
+            refused = self._commit([place for mine in batch for place in mine.values()])
             for index, mine in enumerate(batch):
                 stored = [at for at, place in mine.items() if place.address not in refused]
                 self._stored[index, stored] = True

@@ -1,11 +1,13 @@
 """How a request is cut: into windows that the pool can hold, and slices that are copied at once."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from ems.layout.copy_plan import Spans, joined, slices_of
+from ems.layout.key import PoolKey
 from ems.layout.part import Part
 from ems.layout.prefix import servable_prefix
 from ems.pool.base import Held, Place, PoolEngine
@@ -23,28 +25,49 @@ def windows_of(
     Each comes when the pool has room for it: while one is copied, another is stored or fetched.
     Where a single hash needs more than its share of the room, it has the pool for itself.
     """
-    sizes: list[int] = np.sum([part.nbytes for part in parts], axis=0).tolist()
+    by_part: list[list[int]] = [part.nbytes.tolist() for part in parts]
+    sizes = [sum(one) for one in zip(*by_part, strict=True)]
     limit = pool.window_nbytes
     share = sum(sizes) if limit is None else limit // pipeline.lanes
     make_room = pipeline.make_room if max(sizes) <= share else pipeline.finish
-    for window in slices_of(sizes, share):
+    # Half a slice comes first. It moves while room is found for the others; and copies that share
+    # the way and began together would end together: nothing moved until the next had started. A
+    # layer group with a window needs to be seen as a whole, and engines with a limit ask far away.
+    alone = limit is None and all(part.window is None for part in parts)
+    for window in slices_of(sizes, share, first_nbytes=SLICE_NBYTES // 2 if alone else None):
         make_room()
         slices = slices_of(sizes[window.start : window.stop], SLICE_NBYTES)
         yield window, [window[piece.start : piece.stop] for piece in slices]
 
 
-def wanted_of(parts: Sequence[Part], hashes: Sequence[int]) -> list[tuple[int, Part, int]]:
-    """Return index, part and hash of each entry: where a hash has no tokens, it has no entry."""
+class Wanted(NamedTuple):
+    """One entry of a request."""
+
+    part: int
+    at: int
+    """Which hash."""
+    key: PoolKey
+    tokens: int
+    nbytes: int
+
+
+def wanted_of(parts: Sequence[Part], hashes: Sequence[int]) -> list[Wanted]:
+    """Return the entries of some hashes: where a hash has no tokens, it has no entry."""
+    chosen = np.array(hashes, np.int64)
     return [
-        (index, part, at)
+        Wanted(index, at, part.keys[at], tokens, nbytes)
         for index, part in enumerate(parts)
-        for at, tokens in zip(hashes, part.tokens[hashes].tolist(), strict=True)
+        for at, tokens, nbytes in zip(
+            hashes, part.tokens[chosen].tolist(), part.nbytes[chosen].tolist(), strict=True
+        )
         if tokens
     ]
 
 
 def prefix_of(parts: Sequence[Part], done: npt.NDArray[np.bool_]) -> int:
     """Return how many leading hashes can be used, given which entries are `done`, by part."""
+    if done.all():
+        return len(parts[0].keys)
     tokens = np.max([part.tokens for part in parts], axis=0)
     return servable_prefix(list(done), [part.window for part in parts], tokens)
 

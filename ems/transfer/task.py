@@ -37,6 +37,7 @@ class Task:
 
     def record(self, end: CcResult | EmsException) -> CallRecord:
         """Return what is to be told of the task, which has ended so."""
+        self.tally.lap("result" if "wait" in self.tally.phases else "wait")
         hashes = len(self.parts[0].keys)
         failed = isinstance(end, EmsException)
         return CallRecord(

@@ -7,11 +7,13 @@ from collections.abc import Callable, Sequence
 from ems.common.exception import EmsException
 from ems.common.future import Outcome
 from ems.common.option import CcKvOption
+from ems.common.result import CcResult
 from ems.device.base import Device, Direction
 from ems.layout.part import Part
 from ems.pool.base import PoolEngine
 from ems.telemetry.tally import CallRecord
 from ems.transfer.mover import Mover
+from ems.transfer.naps import sleep_precisely
 from ems.transfer.order import Order
 from ems.transfer.task import Task, failure_of
 
@@ -85,15 +87,18 @@ class Transfer:
 
     def _work(self, direction: Direction) -> None:
         mover = None
+        sleep_precisely()
         while (task := self._order.next(direction)) is not None:
+            end: CcResult | EmsException
             try:
-                task.tally.phases["wait"] = time.monotonic() - task.submitted
+                task.tally.lap("wait")
                 mover = mover or Mover(self._device, self._pool, direction)
-                task.outcome.finish(mover.run(task))
+                end = mover.run(task)
             except Exception as error:  # noqa: BLE001 - a worker must outlive every task
-                task.outcome.fail(failure_of(error))
-            finally:
-                self._order.finish(task)
-                del task  # what it names must not live until the next one comes
+                end = failure_of(error)
+            # first what others wait for, then the caller: who wakes needs the interpreter at once
+            self._order.finish(task)
+            task.outcome.end(end)
+            del task, end  # what they name must not live until the next one comes
         if mover is not None:
             mover.close()

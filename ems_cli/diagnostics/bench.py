@@ -52,7 +52,9 @@ class Run:
     call_seconds: float | None = None
     """Sum over the calls, from submission to the end, as the library itself noted them."""
     phases: Mapping[str, float] = field(default_factory=dict)
-    """Seconds of `call_seconds`, by phase: wait, plan, start, copy, pool."""
+    """Seconds of `call_seconds`, by phase: wait for the caller's work and earlier calls; plan; pool
+    (reserve or acquire); start a copy; copy, which is all the time in which bytes move, whatever
+    else is done meanwhile; commit (or release); result."""
 
     @property
     def bytes_per_second(self) -> float:

@@ -2,7 +2,8 @@
 
 from dataclasses import dataclass
 
-from ems.layout.registration import LayerGroup, Registration
+from ems.layout.layer_group import LayerGroup
+from ems.layout.registration import Registration
 from ems_cli.diagnostics.shape import layers_text
 
 

@@ -8,7 +8,7 @@ from typing import Final
 import numpy as np
 
 from ems.layout.copy_plan import Spans, Uints, entry_nbytes, plan_spans
-from ems.layout.registration import LayerGroup
+from ems.layout.layer_group import LayerGroup
 from ems.layout.request import Chunks
 from ems.layout.slots import Ints
 from ems_cli.diagnostics.bad_input import BadInput

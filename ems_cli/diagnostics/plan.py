@@ -8,7 +8,7 @@ import numpy as np
 
 from ems.common.units import format_nbytes
 from ems.layout.copy_plan import entry_nbytes
-from ems.layout.registration import LayerGroup
+from ems.layout.layer_group import LayerGroup
 from ems_cli.diagnostics.break_even import BreakEven, LoadTime
 from ems_cli.diagnostics.pool_layout import layer_group_of
 from ems_cli.diagnostics.shape import CacheShape, ShapeSummary, layers_text, summary_of

@@ -1,7 +1,8 @@
 """A shape as the library would register it, at made-up addresses: for arithmetic on layouts."""
 
+from ems.layout.layer_group import LayerGroup
 from ems.layout.plane import TensorFacts
-from ems.layout.registration import LayerGroup, register
+from ems.layout.registration import register
 from ems_cli.diagnostics.dtypes import ITEMSIZE
 from ems_cli.diagnostics.shape import CacheShape, PlaneShape
 

@@ -25,7 +25,16 @@ from ems_cli.render.figures import (
 
 _BAR = 16
 _BINS = 32
-_PHASES = ("wait", "plan", "start", "copy", "pool", "other")
+_PHASES = {
+    "wait": ("wait",),
+    "plan": ("plan",),
+    "pool": ("pool",),
+    "start": ("start",),
+    "copy": ("copy",),
+    "commit": ("commit",),
+    "end": ("result", "other"),
+}
+"""Columns, and what is added up in each."""
 _SHOWN_RAW = {
     "one stream": ("raw_copy_out", "raw_copy_in"),
     "two streams": ("raw_copy_out_two_streams", "raw_copy_in_two_streams"),
@@ -155,7 +164,10 @@ def _phases(device: DeviceBench) -> Iterator[RenderableType]:
         return
     table = plain_table("Where the time goes", *_PHASES, "held ms", right=(*_PHASES, "held ms"))
     for name, one in found.items():
-        shares = (percent(one.phase_shares.get(phase)) for phase in _PHASES)
+        shares = (
+            percent(sum(one.phase_shares.get(phase, 0.0) for phase in phases))
+            for phases in _PHASES.values()
+        )
         table.add_row(name_of(name), *shares, milliseconds(one.submit_seconds_p50))
     yield table
     yield Text()

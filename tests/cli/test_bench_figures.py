@@ -274,7 +274,15 @@ def test_a_single_wrong_byte_is_found_and_another_block_recognised():
     assert number_of(found[1], 3, 1, [5, 6, 7]) is None
 
 
-NOTED = {"wait": 0.001, "plan": 0.002, "start": 0.001, "copy": 0.014, "pool": 0.001}
+NOTED = {
+    "wait": 0.001,
+    "plan": 0.001,
+    "pool": 0.0005,
+    "start": 0.001,
+    "copy": 0.014,
+    "commit": 0.001,
+    "result": 0.0005,
+}
 
 
 def library(times, **more):

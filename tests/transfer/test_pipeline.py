@@ -8,6 +8,7 @@ from transfer_fakes import OPENED, MemmoveDevice, Work, World
 from ems.common.exception import DeviceFailed, EmsException, RequestTimeout
 from ems.common.future import Outcome
 from ems.device.base import Direction, StillMoving
+from ems.transfer.naps import Pace
 from ems.transfer.pipeline import Pipeline
 from ems.transfer.slices import spans_between
 from ems.transfer.task import Task
@@ -24,7 +25,7 @@ class Course:
         task = Task(Direction.OUT, [], Work(), self.outcome)
         channel = device.open_channel(Direction.OUT)
         OPENED.append(device)
-        self.pipeline = Pipeline(device, channel, task, drain_seconds=drain_seconds)
+        self.pipeline = Pipeline(device, channel, task, Pace(), drain_seconds=drain_seconds)
         self.settled = {}
 
     def push(self, number, *, plan=None):
@@ -183,3 +184,32 @@ def test_draining_goes_on_when_settling_raises(error):
         course.pipeline.push(lambda number=number: course.spans(number), settle)
     within(course.pipeline.drain)
     assert settled == [True, True]
+
+
+def test_time_counts_as_copying_exactly_while_bytes_move_and_else_by_its_name():
+    course = Course(MemmoveDevice(gate=threading.Semaphore(0)))
+    pipeline, phases = course.pipeline, course.pipeline.tally.phases
+    course.push(0)
+    assert set(phases) == {"plan", "start"}
+    planned = phases["plan"]
+    pipeline.lap("plan")
+    assert phases["copy"] > 0
+    assert phases["plan"] == planned
+    course.device.gate.release()
+    assert course.device.copies[0].ended.wait(60)
+    pipeline.lap("plan")
+    assert phases["plan"] > planned
+
+
+def test_the_next_copy_starts_before_an_earlier_one_is_settled():
+    device = MemmoveDevice()
+    course = Course(device)
+    order = []
+    for number in range(3):
+        spans = course.spans(number)
+        within(
+            course.pipeline.push,
+            lambda spans=spans: spans,
+            lambda arrived, number=number: order.append((number, arrived, len(device.copies))),
+        )
+    assert order == [(0, True, 3)]

@@ -55,7 +55,7 @@ class Names:
 
 def ready(order, direction):
     """Return the task that may run now, or None; takes it, as `next` does."""
-    with order._changed:
+    with order._lock:
         order._admit()
         return order._first_ready(direction)[0]
 
