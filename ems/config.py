@@ -9,6 +9,7 @@ from typing import Any
 
 from ems.cc_v1.cc_config import CcConfig_v1, KVCacheType
 from ems.common.exception import InvalidArgument, shown
+from ems.common.secret import Secret
 
 _DOCUMENTED = re.compile(r"[0-9a-z._-]+")
 """The characters of an access_id."""
@@ -56,7 +57,7 @@ class Settings:
     """A configuration, checked. Equal settings make a second `Ems.init` harmless."""
 
     access_id: str | None
-    access_key: str | None = field(repr=False)
+    access_key: Secret | None
     rank_id: int
     device_id: int
     model_id: str
@@ -79,7 +80,7 @@ def read_settings(config: Any) -> Settings | None:
         raise InvalidArgument(f"config must be an EmsConfig, not {shown(config)}")
     with _of("EmsConfig"):
         access_id = _optional_text("access_id", config.access_id, _LONGEST_NAME)
-        access_key = _secret(config.access_key)
+        access_key = _secret(config)
         pool = _optional_text("pool", config.pool or os.environ.get("EMS_POOL"), 1 << 16)
     cc_config = _chosen(config)
     if cc_config is None:
@@ -129,7 +130,7 @@ def _chosen(config: EmsConfig) -> CcConfig_v1 | None:
 
 
 def _read(
-    config: CcConfig_v1, access_id: str | None, access_key: str | None, pool: str | None
+    config: CcConfig_v1, access_id: str | None, access_key: Secret | None, pool: str | None
 ) -> Settings:
     return Settings(
         access_id,
@@ -172,12 +173,13 @@ def _optional_text(name: str, value: Any, longest: int) -> str | None:
     return None if value is None else _text(name, value, longest)
 
 
-def _secret(value: Any) -> str | None:
-    if value is None or value == "":
+def _secret(config: Any) -> Secret | None:
+    """Return the access key; it is in no variable of this frame, which a traceback may show."""
+    if config.access_key is None or config.access_key == "":
         return None
-    if not isinstance(value, str) or len(value) > _LONGEST_KEY:
+    if not isinstance(config.access_key, str) or len(config.access_key) > _LONGEST_KEY:
         raise InvalidArgument(f"access_key must be a str of at most {_LONGEST_KEY} characters")
-    return value
+    return Secret(config.access_key)
 
 
 def _kvcache_type(value: Any) -> KVCacheType:

@@ -5,6 +5,7 @@ from importlib import import_module
 from typing import Protocol, cast
 
 from ems.common.exception import InvalidArgument, shown
+from ems.common.secret import masked
 from ems.pool.base import HostMemory, PoolEngine
 from ems.pool.memory import MemoryPool
 from ems.pool.tiered import TieredPool
@@ -79,6 +80,6 @@ def _engine_class(url: PoolUrl) -> EngineClass:
         if (error.name or "").partition(".")[0] == "ems":
             raise
         raise InvalidArgument(
-            f"the pool {shown(url.text)} needs the Python package {error.name}, which is not "
-            f"installed; pip install 'ems[{url.scheme}]', or use {DEFAULT_URL}"
+            f"the pool {shown(masked(url.text))} needs the Python package {error.name}, which is "
+            f"not installed; pip install 'ems[{url.scheme}]', or use {DEFAULT_URL}"
         ) from error

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from urllib.parse import parse_qsl, unquote, urlsplit
 
 from ems.common.exception import InvalidArgument, shown
+from ems.common.secret import masked
 from ems.common.units import parse_nbytes
 
 
@@ -32,15 +33,16 @@ class PoolUrl:
             port = parts.port
         except ValueError as error:
             raise InvalidArgument(
-                f"the pool {shown(text)} is not a URL: {shown(str(error))}"
+                f"the pool {shown(masked(text))} is not a URL: {shown(masked(str(error)))}"
             ) from error
         if not parts.scheme or not text[len(parts.scheme) :].startswith("://"):
             raise InvalidArgument(
-                f"the pool {shown(text)} is not a URL; write for example memory://?capacity=8GiB"
+                f"the pool {shown(masked(text))} is not a URL; write for example "
+                "memory://?capacity=8GiB"
             )
         if "@" in parts.netloc or "#" in text:
             raise InvalidArgument(
-                f"the pool {shown(text)}: a user or a fragment (#) has no meaning"
+                f"the pool {shown(masked(text))}: a user or a fragment (#) has no meaning"
             )
         path = unquote(parts.path)
         return cls(text, parts.scheme, parts.hostname or "", port, path, tuple(query))
@@ -75,4 +77,4 @@ class PoolUrl:
 
     def refusal(self, why: str) -> InvalidArgument:
         """Return the error that says what is wrong with this URL."""
-        return InvalidArgument(f"the pool {shown(self.text)}: {why}")
+        return InvalidArgument(f"the pool {shown(masked(self.text))}: {why}")

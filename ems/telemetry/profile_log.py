@@ -4,10 +4,12 @@ ENABLE_CC_PROFILING=1 turns it on, EMS_SDK_LOG names the directory (the SDK's va
 default, /var/log/ems). The file is `ems_cc_<pid>.log`, 16 MiB, with three older ones kept.
 """
 
+import errno
 import json
 import logging
 import os
 import time
+from io import TextIOWrapper
 from logging.handlers import RotatingFileHandler
 from pathlib import Path
 
@@ -16,6 +18,18 @@ from ems.telemetry.tally import CallRecord
 _log = logging.getLogger("ems")
 _NBYTES = 16 << 20
 _OLDER = 3
+
+
+class _OwnFiles(RotatingFileHandler):
+    """Writes to files of this user alone: the directory may be one that others write to."""
+
+    def _open(self) -> TextIOWrapper:
+        flags = os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        file = os.open(self.baseFilename, flags, 0o600)
+        if os.fstat(file).st_uid != os.geteuid():
+            os.close(file)
+            raise PermissionError(errno.EPERM, "the file belongs to another user")
+        return TextIOWrapper(os.fdopen(file, "ab"), encoding="utf-8", line_buffering=True)
 
 
 class ProfileLog:
@@ -29,7 +43,7 @@ class ProfileLog:
         """
         directory.mkdir(parents=True, exist_ok=True)
         path = directory / f"ems_cc_{os.getpid()}.log"
-        self._file = RotatingFileHandler(path, maxBytes=_NBYTES, backupCount=_OLDER, delay=False)
+        self._file = _OwnFiles(path, maxBytes=_NBYTES, backupCount=_OLDER, delay=False)
         self._file.handleError = self._give_up  # type: ignore[method-assign]
         self._broken = False
 

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Final
 
+from ems.common.secret import MASK, masked
 from ems.telemetry.run_dir import descriptions
 from ems_cli.diagnostics.bad_input import BadInput
-from ems_cli.diagnostics.masking import MASK, is_secret, masked, masked_deeply, without
+from ems_cli.diagnostics.masking import is_secret, masked_deeply, without
 
 _PREFIXES: Final = ("EMS_", "ASCEND_", "TORCH_", "PYTHON")
 _OPTION: Final = "--bundle"

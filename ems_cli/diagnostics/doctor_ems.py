@@ -7,10 +7,10 @@ from pathlib import Path
 from typing import Final
 
 from ems.common.exception import EmsException
+from ems.common.secret import masked
 from ems.pool.registry import DEFAULT_URL
 from ems.pool.url import PoolUrl
 from ems_cli.diagnostics.finding import Finding, failed, passed, skipped, warned
-from ems_cli.diagnostics.masking import masked
 from ems_cli.diagnostics.steps import Steps
 
 _LOG: Final = "/var/log/ems"

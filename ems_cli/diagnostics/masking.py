@@ -1,31 +1,20 @@
 """Keeps secrets out of what is shown or given away."""
 
 import json
-import re
 from collections.abc import Mapping
 from typing import Any, Final
 
-MASK: Final = "***"
-_SECRET: Final = re.compile(r"key|token|secret|passw|credential|auth", re.IGNORECASE)
+from ems.common.secret import MASK, SECRET_NAME, masked
+
 _NO_SECRET: Final = frozenset({"token_nbytes", "num_tokens", "tokens"})
 """Fields of reports that count tokens."""
-_IN_URL: Final = re.compile(
-    r"""([?&;][^=&\s"']*(?:key|token|secret|passw|credential|auth)[^=&\s"']*=)[^&\s"'…]+""",
-    re.IGNORECASE,
-)
-_USER_IN_URL: Final = re.compile(r"(://)[^/@\s\"']+@")
 _SHORTEST: Final = 4
 """A value this short is no secret, and to replace it everywhere would garble the rest."""
 
 
 def is_secret(name: str) -> bool:
     """Whether what goes by this name must not be shown."""
-    return name not in _NO_SECRET and _SECRET.search(name) is not None
-
-
-def masked(text: str) -> str:
-    """Return `text` without what a URL in it carries: values of secret names, and users."""
-    return _USER_IN_URL.sub(rf"\1{MASK}@", _IN_URL.sub(rf"\1{MASK}", text))
+    return name not in _NO_SECRET and SECRET_NAME.search(name) is not None
 
 
 def masked_deeply(value: Any) -> Any:

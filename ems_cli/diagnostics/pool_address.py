@@ -9,6 +9,7 @@ from typing import Final
 from urllib.parse import urlencode
 
 from ems.common.exception import InvalidArgument
+from ems.common.secret import masked
 from ems.pool.base import PoolEngine
 from ems.pool.lmdb.settings import LmdbSettings
 from ems.pool.mooncake.settings import MooncakeSettings
@@ -16,7 +17,6 @@ from ems.pool.registry import open_pool
 from ems.pool.url import PoolUrl
 from ems_cli.diagnostics.bad_input import BadInput
 from ems_cli.diagnostics.host_pages import HostPages
-from ems_cli.diagnostics.masking import masked
 
 _TIERED: Final = "tiered+"
 _LITTLE_NBYTES: Final = 1 << 20

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ems.common.exception import InvalidArgument, shown
+from ems.common.secret import masked
 from ems.pool.url import PoolUrl
 
 _STAGING_NBYTES = 256 << 20
@@ -61,7 +62,7 @@ class MooncakeSettings:
         if protocol not in _PROTOCOLS:
             raise url.refusal(f"protocol is {shown(protocol)}; known are {', '.join(_PROTOCOLS)}")
         settings = cls(
-            text=url.text,
+            text=masked(url.text),
             master_host=url.host,
             master_port=url.port,
             staging_nbytes=_nbytes(url, options, "staging", _STAGING_NBYTES, _LEAST_STAGING_NBYTES),
