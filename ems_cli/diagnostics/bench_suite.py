@@ -23,6 +23,8 @@ from ems_cli.diagnostics.npu import versions
 from ems_cli.diagnostics.submission import HeldTime, measure_submission
 from ems_cli.diagnostics.suite_goals import (
     Goal,
+    both_ways_goals,
+    copying_goals,
     held_goals,
     latency_goals,
     share_goals,
@@ -240,9 +242,10 @@ def _pair(trips: Trips, into: dict[str, list[Run]], turn: int) -> None:
 
 
 def _goals(model: SuiteModel, case: SuiteCase) -> Iterator[Goal]:
-    judged = model.least_share is not None and case.blocks_per_call == ORDERED_AT
-    if judged and case.order == "random":
+    if case.blocks_per_call == ORDERED_AT and case.order == "random":
         yield from share_goals(model.name, case.operations, model.least_share)
+        yield from copying_goals(model.name, case.operations)
+        yield from both_ways_goals(model.name, case.operations)
     if case.blocks_per_call == 1 and model.name.startswith("Llama"):
         yield from latency_goals(model.name, case.operations)
 

@@ -25,7 +25,7 @@ from ems_cli.render.figures import (
 
 _BAR = 16
 _BINS = 32
-_PHASES = {
+PHASES = {
     "wait": ("wait",),
     "plan": ("plan",),
     "pool": ("pool",),
@@ -162,15 +162,17 @@ def _phases(device: DeviceBench) -> Iterator[RenderableType]:
     }
     if not found:
         return
-    table = plain_table("Where the time goes", *_PHASES, "held ms", right=(*_PHASES, "held ms"))
+    table = plain_table("Where the time goes", *PHASES, "held ms", right=(*PHASES, "held ms"))
     for name, one in found.items():
-        shares = (
-            percent(sum(one.phase_shares.get(phase, 0.0) for phase in phases))
-            for phases in _PHASES.values()
-        )
-        table.add_row(name_of(name), *shares, milliseconds(one.submit_seconds_p50))
+        table.add_row(name_of(name), *phase_row(one), milliseconds(one.submit_seconds_p50))
     yield table
     yield Text()
+
+
+def phase_row(figures: Figures) -> Iterator[str]:
+    """Yield the cells of `PHASES`."""
+    for phases in PHASES.values():
+        yield percent(sum(figures.phase_shares.get(phase, 0.0) for phase in phases))
 
 
 def _histograms(device: DeviceBench) -> Table:

@@ -1,14 +1,18 @@
 """The report of `ems-cli bench --suite` as text: the goals first."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Final
 
 from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
 from ems.common.units import format_nbytes
+from ems_cli.diagnostics.bench import LOAD, SAVE
 from ems_cli.diagnostics.bench_suite import SuiteCase, SuiteReport
-from ems_cli.diagnostics.suite_goals import Goal
+from ems_cli.diagnostics.suite_goals import Goal, Unit
+from ems_cli.diagnostics.suite_models import ORDERED_AT
+from ems_cli.render.bench import PHASES, phase_row
 from ems_cli.render.figures import (
     bullets,
     duration,
@@ -16,6 +20,14 @@ from ems_cli.render.figures import (
     heading,
     percent,
     plain_table,
+)
+
+_TIMED: Final = (ORDERED_AT, "random")
+_LEGEND: Final = (
+    "Goals are of 64 blocks in one call where they do not say otherwise; raw: what copies of the "
+    "same bytes without the library came to in this run. GB/s of waiting and of asynchronous "
+    "calls. of raw: by that of one raw copy in one call. both: a save and a load at once, by the "
+    "rate of one alone. ordered: blocks that follow each other in memory."
 )
 
 
@@ -38,13 +50,12 @@ def _parts(report: SuiteReport) -> Iterator[RenderableType]:
             yield heading(f"{case.model}: spans of {_spans(case)}")
             yield _cases([one for one in report.cases if one.model == case.model])
         previous = case.model
+    timed = [one for one in report.cases if (one.blocks_per_call, one.order) == _TIMED]
+    if timed:
+        yield Text()
+        yield _phases(timed)
     yield Text()
-    yield Text(
-        "GB/s of waiting and of asynchronous calls. of raw: by that of one raw copy in one call. "
-        "both: a save and a load at once, by the rate of one alone. ordered: blocks that follow "
-        "each other in memory.",
-        style="dim",
-    )
+    yield Text(_LEGEND, style="dim")
     if report.quick:
         yield Text("quick: a quarter of the layers, so spans of the same sizes", style="dim")
     if report.skipped:
@@ -70,28 +81,39 @@ def _verdict(report: SuiteReport) -> Iterator[Text]:
 
 
 def _goals(goals: tuple[Goal, ...]) -> Table:
-    table = plain_table("", "found", "goal", " ", right=("found", "goal"))
+    table = plain_table("", "found", "raw", "goal", " ", right=("found", "raw", "goal"))
     for goal in goals:
         limit = ""
         if goal.limit is not None:
-            limit = f"{'≥' if goal.at_least else '≤'} {_value(goal, goal.limit)}"
+            limit = f"{'≥' if goal.at_least else '≤'} {_value(goal.unit, goal.limit)}"
         verdict = Text("")
         if goal.met is not None:
             verdict = (
                 Text("met", style="green") if goal.met else Text("MISSED", style="bold yellow")
             )
-        table.add_row(Text(goal.name), _value(goal, goal.value), limit, verdict)
+        raw = "" if goal.raw is None else _value(goal.raw_unit, goal.raw)
+        table.add_row(Text(goal.name), _value(goal.unit, goal.value), raw, limit, verdict)
     return table
 
 
-def _value(goal: Goal, value: float) -> str:
-    if goal.unit == "share":
-        return percent(value)
-    if goal.unit == "seconds":
+def _value(unit: Unit, value: float) -> str:
+    if unit == "share":
+        return f"{value:.1%}".replace("%", " %")
+    if unit == "seconds":
         return f"-{duration(-value)}" if value < 0 else duration(value)
-    if goal.unit == "nbytes":
+    if unit == "nbytes":
         return f"-{format_nbytes(-int(value))}" if value < 0 else format_nbytes(int(value))
+    if unit == "rate":
+        return f"{gigabytes(value)} GB/s"
     return f"{value:.3f}"
+
+
+def _phases(cases: Sequence[SuiteCase]) -> Table:
+    table = plain_table("Where the time goes", *PHASES, right=tuple(PHASES))
+    for case in cases:
+        for name in (SAVE, LOAD):
+            table.add_row(f"{name}, {case.model}", *phase_row(case.operations[name].figures))
+    return table
 
 
 def _spans(case: SuiteCase) -> str:
