@@ -17,6 +17,8 @@ _CERTAIN: Final = 0.01
 _LEAST: Final = 0.03
 """A smaller change of the median is none."""
 _FEWEST: Final = 6
+_NAME: Final = 100
+"""Characters of a field's name that are told; it comes from a file."""
 _MOST_NBYTES: Final = 256 << 20
 _LIBRARY: Final = ("save", "load", "async_save", "async_load", "save_and_load")
 _IGNORED_SETTINGS: Final = ("runs", "seconds")
@@ -106,8 +108,8 @@ def check_alike(before: Mapping[str, Any], now: Mapping[str, Any], *, where: str
         current = _conditions(now).get(name)
         if then != current:
             raise BadInput(
-                f"{where}{name} was {_told(then)} and is {_told(current)}: the two cannot be "
-                "compared",
+                f"{where}{name[:_NAME]} was {_told(then)} and is {_told(current)}: the two cannot "
+                "be compared",
                 option=_OPTION,
             )
 

@@ -9,7 +9,7 @@ from ems_cli.diagnostics.bad_input import BadInput
 
 _NESTED = ("text_config", "llm_config", "language_config", "thinker_config")
 _LARGEST = 1 << 31
-_MOST_LAYERS = 4096
+MOST_LAYERS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,8 +82,8 @@ class Fields:
             BadInput: it is absent, or no model has so many.
         """
         layers = self.needed("num_hidden_layers")
-        if layers > _MOST_LAYERS:
-            raise self.wrong("num_hidden_layers", f"is more than {_MOST_LAYERS}")
+        if layers > MOST_LAYERS:
+            raise self.wrong("num_hidden_layers", f"is more than {MOST_LAYERS}")
         return layers
 
     def names_per_layer(self, name: str, layers: int) -> tuple[str, ...] | None:
@@ -95,10 +95,12 @@ class Fields:
         value = self.text.get(name)
         if value is None:
             return None
-        if not isinstance(value, list) or not all(isinstance(word, str) for word in value):
+        if not isinstance(value, list):
             raise self.wrong(name, "is not a list of words")
         if len(value) < layers:
             raise self.wrong(name, f"has {len(value)} entries for {layers} layers")
+        if not all(isinstance(word, str) for word in value[:layers]):  # not all of a giant list
+            raise self.wrong(name, "is not a list of words")
         return tuple(value[:layers])
 
     def flag(self, name: str, *, default: bool) -> bool:

@@ -7,7 +7,7 @@ from typing import Any
 from ems.common.exception import shown
 from ems_cli.diagnostics.attention_layers import LayerKinds, layer_kinds
 from ems_cli.diagnostics.bad_input import BadInput
-from ems_cli.diagnostics.config_fields import Fields
+from ems_cli.diagnostics.config_fields import MOST_LAYERS, Fields
 from ems_cli.diagnostics.parallel import Parallel
 from ems_cli.diagnostics.shape import (
     CacheShape,
@@ -110,7 +110,13 @@ class _Model:
         return tuple(shapes)
 
     def _mtp_layers(self) -> int:
-        layers = self._fields.count_or_zero("num_nextn_predict_layers", "mtp_num_hidden_layers")
+        names = ("num_nextn_predict_layers", "mtp_num_hidden_layers")
+        layers = self._fields.count_or_zero(*names)
+        if layers > MOST_LAYERS:
+            raise BadInput(
+                f"{self._fields.source}: {layers} MTP layers are more than {MOST_LAYERS}",
+                option="--model",
+            )
         if self._wanted.mtp and not layers:
             raise BadInput(f"{self._fields.source} has no MTP layers", option="--mtp")
         if not layers or not self._parallel.is_last_stage:

@@ -280,3 +280,10 @@ def test_deepseeks_own_names_are_recognised():
         BadInput, match=r"is not a Hugging Face config.json: n_layers, n_heads, dim"
     ):
         shape_from(own)
+
+
+@pytest.mark.parametrize("field", ["num_nextn_predict_layers", "mtp_num_hidden_layers"])
+def test_mtp_layers_that_no_model_has_are_refused_and_not_made(field):
+    config = {**QWEN3_32B, field: 2**31 - 1}
+    with pytest.raises(BadInput, match="MTP layers are more than 4096"):
+        shape_of_model(config, "here", parallel=Parallel(), wanted=Wanted(128, mtp=True))
