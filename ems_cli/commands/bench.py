@@ -193,9 +193,13 @@ def _keep(sink: Sink, file: Path | None, report: Any) -> None:
 
 
 def _refuse_own_cache(cache: BenchShapeOptions, how: RunOptions, option: str) -> None:
+    kept = {"runs": how.runs, **({"pool": how.pool} if option == "--suite" else {})}
     same = {field.name: getattr(RunOptions(), field.name) for field in fields(RunOptions)}
-    if cache != BenchShapeOptions() or how != RunOptions(**{**same, "runs": how.runs}):
-        raise BadInput("it has a cache and calls of its own; only --runs", option=option)
+    if cache != BenchShapeOptions() or how != RunOptions(**{**same, **kept}):
+        only = " and ".join(f"--{name}" for name in kept)
+        raise BadInput(f"it has a cache and calls of its own; only {only}", option=option)
+    if len(how.pool or ()) > 1:
+        raise BadInput("--suite measures one pool at a time", option="--pool")
 
 
 def _refuse_baselines(kind: KindOptions, option: str) -> None:
@@ -233,7 +237,8 @@ def _suite(sink: Sink, where: DeviceOptions, how: RunOptions, kind: KindOptions)
     if runtime.simulated:
         sink.note(SIMULATED_NOTE)
     index = chosen.among(runtime.device_count)[0]
-    extent = Extent(budget_nbytes=budget, quick=kind.quick, runs=how.runs)
+    pool = how.pool[0] if how.pool else None
+    extent = Extent(budget_nbytes=budget, quick=kind.quick, runs=how.runs, pool=pool)
     with sink.progress("measuring", total=extent.steps) as advance:
         running = Bench(runtime, sink.note, host_noise(), lambda: advance(1))
         report = suite_on(running, index, extent)

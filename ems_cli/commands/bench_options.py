@@ -116,7 +116,9 @@ class KindOptions:
     suite: Annotated[
         bool,
         typer.Option(
-            "--suite", help="A fixed set of caches, calls and goals instead, on the first device."
+            "--suite",
+            help="A fixed set of caches, calls and goals instead, on the first device; in one"
+            " --pool, if that is given.",
         ),
     ] = False
     quick: Annotated[

@@ -38,6 +38,8 @@ def suite_text(report: SuiteReport) -> RenderableType:
 
 def _parts(report: SuiteReport) -> Iterator[RenderableType]:
     yield heading(f"{report.device}, the {'quick ' if report.quick else ''}suite", report.labels)
+    if report.pool is not None:
+        yield Text(f"pool: {report.pool}")
     yield from _verdict(report)
     if report.goals:
         yield Text()

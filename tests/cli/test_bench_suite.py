@@ -70,6 +70,7 @@ def report(*cases, **changes):
         noise_of([0.001], 0.5, 2),
         0.4,
         "npu:0",
+        None,
         quick=True,
         memory_nbytes=2 << 30,
         cases=cases,
@@ -202,8 +203,28 @@ def test_a_quick_suite_takes_two_gibibytes_at_most():
     assert Extent(6 << 30, quick=False, runs=None).memory_nbytes == 6 << 30
 
 
+def test_a_suite_in_a_pool_of_the_callers_choice_has_no_goals_of_the_memory_engine(monkeypatch):
+    monkeypatch.setattr(bench_suite, "suite_models", lambda **_: (TINY,))
+    monkeypatch.setattr(bench_suite, "CALLS", (64,))
+    pool = "memory://?capacity=64MiB&segment=64MiB"
+    command = ["bench", "--suite", "--quick", "--runs", "1", "--pool", pool, "--json"]
+    result = CliRunner().invoke(app, command, prog_name="ems-cli")
+    assert result.exit_code == 0, result.stderr
+    found = json.loads(result.stdout)
+    assert found["pool"] == pool
+    shares = [one for one in found["goals"] if "of raw, tiny" in one["name"]]
+    assert [one["met"] for one in shares] == [None, None]
+
+
 @pytest.mark.parametrize(
-    "arguments", [["--blocks", "4"], ["--heads", "2"], ["--baseline", "x"], ["--memory", "lots"]]
+    "arguments",
+    [
+        ["--pool", "memory://", "--pool", "memory://"],
+        ["--blocks", "4"],
+        ["--heads", "2"],
+        ["--baseline", "x"],
+        ["--memory", "lots"],
+    ],
 )
 def test_a_suite_has_caches_and_goals_of_its_own(arguments):
     command = ["bench", "--suite", *arguments]
