@@ -165,6 +165,8 @@ class TieredPool(PoolWrapper):
 
     def _copied(self, entries: Sequence[Place | Held]) -> list[Place]:
         """Return filled local places for those entries that find room at once."""
+        # a hash may be loaded twice at once; one copy of it is enough
+        entries = list({entry.key: entry for entry in entries}.values())
         if not entries:
             return []
         try:

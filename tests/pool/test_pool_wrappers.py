@@ -112,6 +112,13 @@ def test_a_load_from_the_shared_tier_leaves_a_copy_in_the_local_one(tiers):
     assert load(tiers.local, "a") == [bytes_of("a")]
 
 
+def test_what_is_loaded_twice_at_once_leaves_one_local_copy_and_nothing_reserved(tiers):
+    save(tiers.view(write_local=False, local_only=False), "a")
+    assert load(tiers, "a", "a") == [bytes_of("a")] * 2
+    assert stored(tiers.local, "a") == [True]
+    assert tiers.stats().reserved_nbytes == 0
+
+
 def test_a_local_hit_does_not_ask_the_shared_tier(tiers):
     save(tiers, "a")
     tiers.inner = FaultyPool(tiers.inner, [Fault("acquire", nth=0, failure=PoolUnavailable("x"))])
