@@ -109,3 +109,33 @@ def test_a_forked_child_that_ends_takes_nothing_from_its_parent(account):
         **account,
     )
     assert told == "424\n"
+
+
+def test_the_account_of_those_that_were_killed_is_removed_by_the_next_of_any_account(account, file):
+    with somebody_holding_memory(account) as process:
+        process.send_signal(signal.SIGKILL)
+        process.wait()
+    assert file.exists()
+    another = {**account, "EMS_SIM_ACCOUNT": f"{account['EMS_SIM_ACCOUNT']}-next"}
+    assert output_of(TRY, **another) == EMPTY
+    assert not file.exists()
+
+
+def test_the_account_of_the_living_stays_when_others_begin_and_leave(account, file):
+    another = {**account, "EMS_SIM_ACCOUNT": f"{account['EMS_SIM_ACCOUNT']}-next"}
+    with somebody_holding_memory(account):
+        assert output_of(TRY, **another) == EMPTY
+        assert file.exists()
+        assert output_of(TRY, **account) == FULL
+
+
+def test_a_link_that_is_named_like_an_account_is_left_alone(account, tmp_path):
+    (tmp_path / "mine").write_text("precious")
+    link = Path(f"/dev/shm/ems-simulator-{geteuid()}-{tmp_path.name}-link")  # noqa: S108
+    link.symlink_to(tmp_path / "mine")
+    try:
+        assert output_of(TRY, **account) == EMPTY
+        assert link.is_symlink()
+        assert (tmp_path / "mine").read_text() == "precious"
+    finally:
+        link.unlink()

@@ -7,6 +7,7 @@
  * belong to processes. Where there is no such file, the account is the process's own.
  */
 #include "sim.h"
+#include <dirent.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
@@ -101,12 +102,46 @@ static bool file_is_gone(void)
     return fstat(file, &status) || status.st_nlink == 0;
 }
 
+/* removes the account of processes that have all died without leaving: nobody holds a lock */
+static void remove_dead(const char *name)
+{
+    char dead[sizeof "/dev/shm/" + sizeof((struct dirent *)0)->d_name];
+    snprintf(dead, sizeof dead, "/dev/shm/%s", name);
+    if (!strcmp(dead, path)) /* closing it would give this process's own locks back */
+        return;
+    int other = open(dead, O_RDWR | O_CLOEXEC | O_NOFOLLOW);
+    if (other < 0)
+        return;
+    struct flock all = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    struct stat status;
+    /* whoever opens it at this moment waits for the lock, and sees then that the file is gone */
+    if (!fcntl(other, F_SETLK, &all) && !fstat(other, &status) && S_ISREG(status.st_mode) &&
+        status.st_uid == geteuid())
+        unlink(dead);
+    close(other);
+}
+
+static void remove_all_dead(void)
+{
+    char prefix[32];
+    int length = snprintf(prefix, sizeof prefix, "ems-simulator-%u-", (unsigned)geteuid());
+    DIR *directory = opendir("/dev/shm");
+    if (!directory)
+        return;
+    for (struct dirent *entry; (entry = readdir(directory));) {
+        if (!strncmp(entry->d_name, prefix, length))
+            remove_dead(entry->d_name);
+    }
+    closedir(directory);
+}
+
 static void open_account(void)
 {
     owner = getpid();
     memset(&own_table, 0, sizeof own_table);
     snprintf(path, sizeof path, "/dev/shm/ems-simulator-%u-%s", (unsigned)geteuid(),
              sim_settings()->account);
+    remove_all_dead();
     do {
         if (file >= 0)
             close(file);
