@@ -12,7 +12,7 @@ from ems.layout.key import PoolKey
 from ems.pool.base import Held, Miss, Place
 from ems.pool.lmdb.home import Agreement
 from ems.pool.lmdb.pool import LmdbPool
-from ems.pool.lmdb.record import BROKEN, Header, pieces_of
+from ems.pool.lmdb.record import BROKEN, LONG_PIECE_PAGES, SHORT_PIECE_PAGES, Header
 from ems.pool.mooncake import header as mooncake
 from ems.pool.url import PoolUrl
 from ems_cli.diagnostics.host_pages import HostPages
@@ -28,6 +28,7 @@ def lmdb_header(random):
         random.randrange(LIMIT + 1),
         random.getrandbits(64),
         random.choice((None, 0, random.getrandbits(64))),
+        random.choice((SHORT_PIECE_PAGES, LONG_PIECE_PAGES)),
     )
     raw = header.pack()
     assert Header.parse(raw, limit_nbytes=LIMIT) == header
@@ -35,8 +36,7 @@ def lmdb_header(random):
     found = Header.parse(changed, limit_nbytes=LIMIT)
     assert found is BROKEN or (len(changed) == len(raw) and 0 <= found.nbytes <= LIMIT)
     if found is not BROKEN and found.nbytes < 1 << 24:
-        pieces = pieces_of(found.nbytes)
-        assert sum(length for _, length in pieces) == found.nbytes
+        assert sum(length for _, length in found.pieces()) == found.nbytes
     return found is not BROKEN
 
 
@@ -130,7 +130,7 @@ class LmdbEntries:
         with self.pool._home.shards() as shards:
             [shard] = shards._shards
             tables = shard._tables
-            with shard._environment.begin(write=True) as txn:
+            with shard._transactions.environment.begin(write=True) as txn:
                 kind = random.random()
                 raw = bytes(txn.get(name.encode(), db=tables.entries))
                 header = Header.parse(raw, limit_nbytes=LIMIT)

@@ -285,7 +285,7 @@ def test_opening_alone_counts_anew_and_removes_what_nothing_leads_to(open_lmdb):
     with pool._home.shards() as shards:
         shard = shards._shards[0]
         [header] = shard.headers([key_of("b")])
-        with shard._environment.begin(write=True) as txn:
+        with shard._transactions.environment.begin(write=True) as txn:
             txn.delete(key_of("a").encode(), db=shard._tables.entries)
             txn.put(key_of("c").encode(), b"broken", db=shard._tables.entries)
     assert header is not BROKEN
@@ -303,7 +303,7 @@ def test_eviction_passes_over_a_damaged_key(open_lmdb):
     save(pool, "a", "b")
     with pool._home.shards() as shards:
         shard = shards._shards[0]
-        with shard._environment.begin(write=True) as txn:
+        with shard._transactions.environment.begin(write=True) as txn:
             cursor = txn.cursor(db=shard._tables.ages)
             assert cursor.first()
             assert cursor.put(cursor.key(), b"\xff\xfe")
@@ -318,7 +318,7 @@ def test_figures_that_nobody_wrote_make_the_pool_unavailable(open_lmdb):
     pool = open_lmdb()
     with pool._home.shards() as shards:
         shard = shards._shards[0]
-        with shard._environment.begin(write=True) as txn:
+        with shard._transactions.environment.begin(write=True) as txn:
             txn.put(b"figures", b"?", db=shard._tables.meta)
     with pytest.raises(PoolUnavailable, match=r"0\.mdb: unpack"):
         pool.stats()
@@ -351,7 +351,7 @@ def test_what_lmdb_raises_is_unavailable_with_its_text(open_lmdb, monkeypatch):
         def close(self):
             pass
 
-    shard._environment.close()
-    monkeypatch.setattr(shard, "_environment", Broken())
+    shard._transactions.environment.close()
+    monkeypatch.setattr(shard._transactions, "environment", Broken())
     with pytest.raises(PoolUnavailable, match=r"0\.mdb: mdb_txn_begin"):
         load(pool, "a")

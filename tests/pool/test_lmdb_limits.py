@@ -1,5 +1,6 @@
 """At the limit for long: LMDB never runs out of pages, whatever sizes come and go."""
 
+import itertools
 import random
 
 import numpy as np
@@ -7,7 +8,7 @@ import pytest
 from contracts.pool_engine import acquire, key_of, soon
 
 from ems.pool.base import Held, Place, Refused
-from ems.pool.lmdb.record import charge_of, pieces_of
+from ems.pool.lmdb.record import LONG_PIECE_PAGES, SHORT_PIECE_PAGES, charge_of
 
 MIB = 1 << 20
 CAPACITY = 64 * MIB
@@ -64,9 +65,22 @@ def test_a_full_pool_takes_what_comes_without_running_out_of_pages(pool, mixture
     assert pool.stats().entries > 0
 
 
-def test_where_free_pages_are_too_scattered_all_the_same_more_is_evicted(pool, monkeypatch):
-    monkeypatch.setattr("ems.pool.lmdb.record.PIECE_PAGES", 1 << 20)
-    pieces_of.cache_clear()
+def test_where_no_pages_in_a_row_are_left_for_a_long_piece_entries_are_cut_into_short_ones(pool):
+    chance = random.Random(1)  # noqa: S311 - a pattern, not a secret
+    [shard] = pool._home._opened.shards._shards
+    for name in itertools.count():
+        put(pool, [name], [SIZES["any size"](chance)])
+        [header] = shard.headers([key_of(name)])
+        if header.piece_pages == SHORT_PIECE_PAGES:
+            break
+    [held] = acquire(pool, name, tokens=1)
+    assert tells(pool, held, name)
+    pool.release([held])
+    assert shard.map_full == 0
+
+
+def test_where_pages_are_too_scattered_even_for_short_pieces_more_is_evicted(pool, monkeypatch):
+    monkeypatch.setattr("ems.pool.lmdb.transactions.SHORT_PIECE_PAGES", LONG_PIECE_PAGES)
     chance = random.Random(1)  # noqa: S311 - a pattern, not a secret
     [shard] = pool._home._opened.shards._shards
     name = 0
@@ -74,7 +88,6 @@ def test_where_free_pages_are_too_scattered_all_the_same_more_is_evicted(pool, m
         put(pool, [name], [SIZES["any size"](chance)])
         name += 1
     put(pool, [name], [MIB])
-    pieces_of.cache_clear()
 
 
 @pytest.mark.parametrize("nbytes", [CAPACITY // 4, CAPACITY // 5 + 1])

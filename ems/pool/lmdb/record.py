@@ -1,8 +1,9 @@
 """What an entry looks like in LMDB: a header, and the bytes in pieces.
 
-LMDB keeps a value in consecutive pages. Where sizes are mixed, free pages are soon scattered, and
-a value of some MiB finds no room in a file that is far from full. So no record has more than
-`PIECE_PAGES` pages: then an eighth of slack is enough, whatever the mixture of sizes.
+LMDB keeps a value in consecutive pages, and copies long ones fastest: an entry is one piece as a
+rule. Where sizes are mixed, though, free pages are soon scattered, and a value of some MiB finds no
+room in a file that is far from full. Then entries are cut into pieces of `SHORT_PIECE_PAGES` pages:
+with these an eighth of slack is enough, whatever the mixture of sizes.
 """
 
 import struct
@@ -16,15 +17,18 @@ from ems.layout.key import PoolKey
 from ems.pool.staging import Bytes
 
 PAGE_NBYTES = 4096
-PIECE_PAGES = 64
+LONG_PIECE_PAGES = 4096
+SHORT_PIECE_PAGES = 64
 _PAGE_HEADER = 16
 _INLINE_NBYTES = 1984
 """A record up to this size shares a page with others."""
 _SMALL_NBYTES = 64 << 10
 
-VERSION = 1
-_HEADER = struct.Struct("<HHQQQQQ")
+VERSION = 2
+_HEADER = struct.Struct("<HHIQQQQQ")
 _UNCHECKED, _XXH3 = 0, 1
+_KINDS = (_UNCHECKED, _XXH3)
+_PIECE_PAGES = (SHORT_PIECE_PAGES, LONG_PIECE_PAGES)
 _PIECE = struct.Struct(">QI")
 _AGE = struct.Struct(">QQ")
 
@@ -41,23 +45,37 @@ class Header:
     """When it was last used: nanoseconds of the host's monotonic clock."""
     checksum: int | None
     """xxh3 of key, tokens, size and bytes; None where the writer was told not to."""
+    piece_pages: int = LONG_PIECE_PAGES
+    """How long its pieces are, but for the last."""
 
     def pack(self) -> bytes:
         """Return the header as it is stored."""
         kind = _UNCHECKED if self.checksum is None else _XXH3
         return _HEADER.pack(
-            VERSION, kind, self.serial, self.tokens, self.nbytes, self.clock, self.checksum or 0
+            VERSION,
+            kind,
+            self.piece_pages,
+            self.serial,
+            self.tokens,
+            self.nbytes,
+            self.clock,
+            self.checksum or 0,
         )
+
+    def pieces(self) -> Sequence[tuple[int, int]]:
+        """Return start and length of each piece."""
+        return pieces_of(self.nbytes, self.piece_pages)
 
     @classmethod
     def parse(cls, raw: bytes, *, limit_nbytes: int) -> "Header":
         """Return the stored header, or BROKEN: also where its size is beyond what can be stored."""
         if len(raw) != _HEADER.size:
             return BROKEN
-        version, kind, serial, tokens, nbytes, clock, checksum = _HEADER.unpack(raw)
-        if version != VERSION or kind not in {_UNCHECKED, _XXH3} or nbytes > limit_nbytes:
+        version, kind, pages, serial, tokens, nbytes, clock, checksum = _HEADER.unpack(raw)
+        known = version == VERSION and kind in _KINDS and pages in _PIECE_PAGES
+        if not known or nbytes > limit_nbytes:
             return BROKEN
-        return cls(serial, tokens, nbytes, clock, checksum if kind == _XXH3 else None)
+        return cls(serial, tokens, nbytes, clock, checksum if kind == _XXH3 else None, pages)
 
 
 BROKEN = Header(serial=0, tokens=-1, nbytes=0, clock=0, checksum=None)
@@ -87,9 +105,9 @@ def age_name(header: Header) -> bytes:
 
 
 @lru_cache(maxsize=1024)
-def pieces_of(nbytes: int) -> Sequence[tuple[int, int]]:
+def pieces_of(nbytes: int, piece_pages: int) -> Sequence[tuple[int, int]]:
     """Return start and length of each piece: whole pages, then what shares a page with others."""
-    longest = PIECE_PAGES * PAGE_NBYTES - _PAGE_HEADER
+    longest = piece_pages * PAGE_NBYTES - _PAGE_HEADER
     whole = max(0, nbytes - 1) // longest
     pieces = [(at * longest, longest) for at in range(whole)]
     start, rest = whole * longest, nbytes - whole * longest

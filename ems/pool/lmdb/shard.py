@@ -2,10 +2,8 @@
 
 import enum
 import logging
-import struct
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,18 +11,13 @@ from typing import Any
 import lmdb
 import numpy as np
 
-from ems.common.exception import PoolUnavailable
 from ems.layout.key import PoolKey
-from ems.pool.lmdb.record import BROKEN, Checksum, Header, charge_of, piece_name, pieces_of
-from ems.pool.lmdb.space import batch_nbytes, map_nbytes, refuse_links, reserve_space
-from ems.pool.lmdb.writing import Figures, Offer, Tables, Writing
+from ems.pool.lmdb.record import BROKEN, Checksum, Header, charge_of, piece_name
+from ems.pool.lmdb.transactions import Transactions
+from ems.pool.lmdb.writing import Figures, Offer, Writing
 from ems.pool.staging import Bytes
 
 _LOG = logging.getLogger(__name__)
-
-_FULL_SECONDS = 5.0
-_EVICTING_ATTEMPTS = (4, 6, 8)
-_MAX_READERS = 1024
 
 
 class Fetched(enum.Enum):
@@ -59,39 +52,21 @@ class Shard:
             PoolUnavailable: the file system is full, or the file is not to be used.
         """
         self.capacity_nbytes = capacity_nbytes
-        self.map_full = 0
-        """How often LMDB found no room; the slack is there so that it does not happen."""
         self._path = path
         self._checked = checked
-        self._batch_nbytes = batch_nbytes(capacity_nbytes)
-        nbytes = map_nbytes(capacity_nbytes)
-        refuse_links(path, Path(f"{path}-lock"))
-        with self._reported():
-            self._environment = lmdb.open(
-                str(path),
-                map_size=nbytes,
-                subdir=False,
-                mode=0o600,
-                max_dbs=8,
-                max_readers=_MAX_READERS,
-                writemap=True,
-                map_async=True,
-                sync=False,
-                metasync=False,
-                meminit=False,
-                readahead=False,
-            )
-            try:
-                reserve_space(path, nbytes)
-                self._environment.reader_check()
-                self._tables = Tables.open(self._environment)
-            except BaseException:
-                self._environment.close()
-                raise
+        self._transactions = Transactions(path, capacity_nbytes=capacity_nbytes)
+        self._tables = self._transactions.tables
+        self._reading = self._transactions.reading
+        self._write = self._transactions.write
+
+    @property
+    def map_full(self) -> int:
+        """How often LMDB found no room for short pieces."""
+        return self._transactions.map_full
 
     def close(self) -> None:
         """Let go of the file. Nothing of it may be in use."""
-        self._environment.close()
+        self._transactions.close()
 
     def headers(self, keys: Sequence[PoolKey]) -> list[Header | None]:
         """Return what is known of the entries, in the order of `keys`."""
@@ -126,7 +101,12 @@ class Shard:
 
     def touch(self, touched: Mapping[PoolKey, int]) -> None:
         """Note when entries were used."""
-        self._write(lambda writing: [writing.touch(key, clock) for key, clock in touched.items()])
+
+        def touch(writing: Writing) -> None:
+            for key, clock in touched.items():
+                writing.touch(key, clock)
+
+        self._write(touch)
 
     def remove(self, keys: Sequence[PoolKey]) -> int:
         """Remove entries; return how many there were."""
@@ -171,16 +151,7 @@ class Shard:
         Raises:
             PoolUnavailable: they were not the same, or could not be written or read.
         """
-        meta = self._tables.meta
-        with self._reported():
-            with self._environment.begin(write=True) as txn:
-                txn.put(name, content, db=meta)
-            with self._environment.begin() as txn:
-                found = txn.get(name, db=meta)
-            with self._environment.begin(write=True) as txn:
-                txn.delete(name, db=meta)
-        if found != content:
-            raise PoolUnavailable(f"the pool file {self._path} gave back other bytes than written")
+        self._transactions.probe(name, content)
 
     def reconcile(self) -> None:
         """Make the tables agree; for the first process that opens the pool."""
@@ -196,7 +167,7 @@ class Shard:
         checksum = None
         if self._checked and header.checksum is not None:
             checksum = Checksum(wish.key, header.tokens, header.nbytes)
-        for index, (start, length) in enumerate(pieces_of(header.nbytes)):
+        for index, (start, length) in enumerate(header.pieces()):
             piece = txn.get(piece_name(header.serial, index), db=self._tables.pieces)
             if piece is None or len(piece) != length:
                 return Fetched.DAMAGED
@@ -217,7 +188,7 @@ class Shard:
         nbytes = 0
         for member in members:
             size = charge_of(size_of(member))
-            if batch and nbytes + size > self._batch_nbytes:
+            if batch and nbytes + size > self._transactions.batch_nbytes:
                 yield batch
                 batch, nbytes = [], 0
             batch.append(member)
@@ -228,7 +199,7 @@ class Shard:
     def _make_room(self, offer: Offer) -> None:
         """Evict ahead for an entry larger than a batch, and let the pages come free."""
         need = charge_of(offer.content.nbytes)
-        if need <= self._batch_nbytes:
+        if need <= self._transactions.batch_nbytes:
             return
 
         def evict(writing: Writing) -> int:
@@ -236,61 +207,9 @@ class Shard:
             if leaving is None:
                 return 0
             down_to = self.capacity_nbytes - need + leaving
-            return writing.evict(down_to, at_most=self._batch_nbytes)
+            return writing.evict(down_to, at_most=self._transactions.batch_nbytes)
 
         while self._write(evict):
             pass
         for _ in range(2):
             self._write(Writing.take_turn)
-
-    def _write(self, change: Any) -> Any:
-        """Run `change` in a write transaction, again where LMDB found no room.
-
-        A reader at work keeps freed pages only for a moment. If it is not that, pages lie so
-        scattered that more has to go.
-        """
-        until = time.monotonic() + _FULL_SECONDS
-        attempt = 0
-        while True:
-            try:
-                return self._write_once(change)
-            except _Full as error:
-                self.map_full += 1
-                if time.monotonic() > until:
-                    raise PoolUnavailable(
-                        f"the pool file {self._path} has had no room for {_FULL_SECONDS:g} s; a "
-                        f"process that reads it seems to have stopped: {error}"
-                    ) from error
-            with self._reported():
-                self._environment.reader_check()
-            time.sleep(min(0.001 * 2**attempt, 0.1))
-            attempt += 1
-            if attempt in _EVICTING_ATTEMPTS:
-                with suppress(_Full):
-                    self._write_once(lambda writing: writing.evict(0, at_most=self._batch_nbytes))
-
-    def _write_once(self, change: Any) -> Any:
-        with self._reported(), self._environment.begin(write=True) as txn:
-            writing = Writing(txn, self._tables, capacity_nbytes=self.capacity_nbytes)
-            result = change(writing)
-            writing.finish()
-            return result
-
-    @contextmanager
-    def _reading(self) -> Iterator["lmdb.Transaction[memoryview]"]:
-        with self._reported(), self._environment.begin(buffers=True) as txn:
-            yield txn
-
-    @contextmanager
-    def _reported(self) -> Iterator[None]:
-        """Turn what LMDB and the file system raise into our exceptions."""
-        try:
-            yield
-        except lmdb.MapFullError as error:
-            raise _Full(str(error)) from error
-        except (lmdb.Error, OSError, struct.error) as error:
-            raise PoolUnavailable(f"the pool file {self._path}: {error}") from error
-
-
-class _Full(PoolUnavailable):
-    """LMDB found no room in the file."""

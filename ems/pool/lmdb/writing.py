@@ -2,7 +2,7 @@
 
 import struct
 from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import lmdb
@@ -92,12 +92,18 @@ class Writing:
     """Changes to a shard within one transaction; nobody sees any before it is committed."""
 
     def __init__(
-        self, txn: "lmdb.Transaction[bytes]", tables: Tables, *, capacity_nbytes: int
+        self,
+        txn: "lmdb.Transaction[bytes]",
+        tables: Tables,
+        *,
+        capacity_nbytes: int,
+        piece_pages: int,
     ) -> None:
         self.figures = tables.figures(txn)
         self._txn = txn
         self._tables = tables
         self._capacity_nbytes = capacity_nbytes
+        self._piece_pages = piece_pages
 
     def finish(self) -> None:
         """Write the figures; the last step."""
@@ -114,9 +120,7 @@ class Writing:
         if header is None or header is BROKEN or header.clock >= clock:
             return
         self._txn.delete(age_name(header), db=self._tables.ages)
-        self._write_header(
-            key, Header(header.serial, header.tokens, header.nbytes, clock, header.checksum)
-        )
+        self._write_header(key, replace(header, clock=clock))
 
     def store(self, offers: Sequence[Offer], *, clock: int, checked: bool) -> None:
         """Store `offers` where nothing as long is stored; evict first what would be too much."""
@@ -182,7 +186,7 @@ class Writing:
         if header is BROKEN:
             return
         self._txn.delete(age_name(header), db=self._tables.ages)
-        for index in range(len(pieces_of(header.nbytes))):
+        for index in range(len(header.pieces())):
             self._txn.delete(piece_name(header.serial, index), db=self._tables.pieces)
         self._discharge(header.nbytes)
 
@@ -233,14 +237,15 @@ class Writing:
         serial = self.figures.next_serial
         self.figures.next_serial += 1
         checksum = Checksum(offer.key, offer.tokens, nbytes) if checked else None
-        for index, (start, length) in enumerate(pieces_of(nbytes)):
+        for index, (start, length) in enumerate(pieces_of(nbytes, self._piece_pages)):
             piece = offer.content[start : start + length]
             if checksum is not None:
                 checksum.add(piece)
             name = piece_name(serial, index)
             self._txn.put(name, piece.data, append=True, db=self._tables.pieces)
         value = None if checksum is None else checksum.value()
-        self._write_header(offer.key, Header(serial, offer.tokens, nbytes, clock, value))
+        header = Header(serial, offer.tokens, nbytes, clock, value, self._piece_pages)
+        self._write_header(offer.key, header)
         self.figures.used_nbytes += charge_of(nbytes)
 
     def _write_header(self, key: PoolKey, header: Header) -> None:
