@@ -519,3 +519,12 @@ class TestServing:
             "held is gone (EMS_IO_ERROR)\n"
         )
         assert eventually(lambda: is_gone(up["master_pid"]) and is_gone(up["node_pid"]))
+
+    def test_kill_9_of_the_command_ends_what_it_started_and_frees_the_ports(self, run_dir):
+        with served(run_dir) as (child, up):
+            child.kill()
+            child.communicate(timeout=60)
+        assert eventually(lambda: is_gone(up["master_pid"]) and is_gone(up["node_pid"]), seconds=10)
+        rpc, metrics = re.findall(r"\d+", up["url"])[-2:]
+        for port in (rpc, metrics):
+            socket.create_server(("127.0.0.1", int(port))).close()

@@ -2,9 +2,11 @@
 
 import ctypes
 import os
+import signal
 import time
 from contextlib import contextmanager
 from importlib.util import find_spec
+from pathlib import Path
 
 import pytest
 from contracts.host_memory import MappedMemory
@@ -76,6 +78,16 @@ def kill(process):
     process.wait()
 
 
-def hang(process, signal):
-    """Stop or continue a process: SIGSTOP, SIGCONT."""
-    os.kill(process.pid, signal)
+def hang(process, number):
+    """Stop or continue a process: SIGSTOP, SIGCONT. Once it is stopped, no thread of it answers."""
+    os.kill(process.pid, number)
+    if number == signal.SIGSTOP:
+        assert eventually(lambda: all(_state(task) == "T" for task in _tasks(process)))
+
+
+def _tasks(process):
+    return Path(f"/proc/{process.pid}/task").iterdir()
+
+
+def _state(task):
+    return (task / "stat").read_text().rpartition(")")[2].split()[0]

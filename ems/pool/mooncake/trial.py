@@ -1,5 +1,7 @@
 """A Mooncake cluster on this computer, to try things out: one master, one node, on loopback.
 
+Its processes end with the one that started them, however that ends.
+
 Not for production: nothing is authenticated, the node's memory dies with it, and the node's data
 ports listen on all interfaces whatever its host (Mooncake 0.3.13).
 """
@@ -7,6 +9,7 @@ ports listen on all interfaces whatever its host (Mooncake 0.3.13).
 import os
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,6 +21,17 @@ from ems.common.exception import InvalidArgument, PoolUnavailable
 _HOST = "127.0.0.1"
 _START_SECONDS = 10.0
 _STOP_SECONDS = 10.0
+_BOUND = """
+import ctypes, os, sys
+PR_SET_PDEATHSIG, SIGKILL = 1, 9
+if ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0) or os.getppid() != int(sys.argv[1]):
+    sys.exit("the process that started this one is gone")
+os.execv(sys.argv[2], sys.argv[2:])
+"""
+"""Becomes the program that it is given, which ends with whoever started it, also by kill -9.
+
+"Whoever" is the thread that started it, as Linux takes it: it must be one that stays.
+"""
 
 
 class Trial:
@@ -131,12 +145,19 @@ def _start(program: str, *flags: str) -> "subprocess.Popen[bytes]":
     path = _installed() / program
     if not os.access(path, os.X_OK):  # pip install --target drops the bit
         path.chmod(path.stat().st_mode | 0o111)
+    bound = [sys.executable, "-ISc", _BOUND, str(os.getpid()), str(path)]
     return subprocess.Popen(  # noqa: S603 - a program of the installed package
-        [path, *flags, "--logtostderr", "--minloglevel=2"],
+        [*bound, *flags, "--logtostderr", "--minloglevel=2"],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
     )
+
+
+def _program(process: "subprocess.Popen[bytes]") -> list[str]:
+    """Return the program and its flags, without what binds it to this process."""
+    arguments: list[str] = list(process.args)  # type: ignore[arg-type] # it was a list
+    return arguments[4:]
 
 
 def _installed() -> Path:
@@ -158,7 +179,7 @@ def _await_port(process: "subprocess.Popen[bytes]", port: int) -> None:
         except OSError as error:
             if process.poll() is not None:
                 raise PoolUnavailable(
-                    f"{process.args!r} ended with {process.returncode}"
+                    f"{' '.join(_program(process))} ended with {process.returncode}"
                 ) from error
             if time.monotonic() > until:
                 raise PoolUnavailable(
