@@ -13,7 +13,6 @@ import random
 import shutil
 import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import time
@@ -22,15 +21,12 @@ from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+sys.path.append(str(Path(__file__).parent.parent))
+
 from contracts.mooncake_cluster import WHY_NOT, cluster, kill
+from rank_places import STARTING_SECONDS, RankPlace, account_of, environment, see_what_is_left
 
 UNIT, AMOUNT = "minutes", 60
-RANK = Path(__file__).with_name("soak_rank.py")
-STARTING_SECONDS = 600
-"""In which a rank is at work; it imports torch first, on a busy computer."""
-FLAT_NBYTES = 24 << 20
-FLAT_COUNT = 6
-"""What a process that lives on may have more in the last quarter than in the second."""
 LMDB_NBYTES = 24 << 20
 
 
@@ -40,7 +36,7 @@ class Pace:
 
     ranks: int = 4
     """On each pool."""
-    share: float = 0.06
+    share: float = 0.02
     """Of a core, for each rank."""
     kill_seconds: float = 18.0
     cluster_seconds: float = 75.0
@@ -50,78 +46,9 @@ class Pace:
     """At the end, in which nothing dies any more."""
     least_per_minute: int = 60
     """Verified reads on each pool."""
-
-
-class Rank:
-    """The place of one rank, whichever process fills it."""
-
-    def __init__(self, pool, number, soak):
-        self.pool, self.number, self.soak = pool, number, soak
-        self.name = f"{pool}-{number}"
-        self.status = soak.home / f"{self.name}.json"
-        self.log = soak.home / f"{self.name}.log"
-        self.before = Counter()
-        """What earlier processes have done."""
-        self.worst = 0.0
-        self.turn = 0
-        self.start()
-
-    def start(self):
-        self.turn += 1
-        asked = {
-            "url": self.soak.urls[self.pool](self.number),
-            "rank": self.number,
-            "device": self.number % 4,
-            "seed": self.soak.chance.randrange(1 << 30),
-            "share": self.soak.pace.share,
-            "start": self.soak.began,
-            "status": str(self.status),
-        }
-        with self.log.open("ab") as log:
-            self.process = subprocess.Popen(
-                [sys.executable, RANK, json.dumps(asked)],
-                stdin=subprocess.PIPE,
-                stdout=log,
-                stderr=log,
-                env=self.soak.environment,
-            )
-        self.started = time.monotonic()
-
-    def now(self):
-        """What this process has told."""
-        with suppress(FileNotFoundError):
-            told = json.loads(self.status.read_text())
-            assert "wrong" not in told, f"{self.name}: {told['wrong']}"
-            self.worst = max(self.worst, told.get("worst", 0.0))
-            return Counter({name: value for name, value in told.items() if name != "worst"})
-        return Counter()
-
-    def total(self):
-        return self.before + self.now()
-
-    @property
-    def works(self):
-        return self.now()["turns"] > 0
-
-    def check(self):
-        if self.process.poll() is not None:
-            self.now()
-            tail = self.log.read_text(errors="replace")[-3000:]
-            raise AssertionError(f"{self.name} ended with {self.process.returncode}: {tail}")
-        late = time.monotonic() - self.started > STARTING_SECONDS
-        assert self.works or not late, f"{self.name} does not get to work: {self.now()}"
-
-    def kill(self):
-        self.check()
-        kill(self.process)
-        self.before = self.total()
-        self.status.unlink(missing_ok=True)
-        self.start()
-
-    def end(self):
-        self.process.stdin.close()
-        assert self.process.wait(120) == 0, self.log.read_text(errors="replace")[-3000:]
-        self.now()
+    flat_nbytes: int = 24 << 20
+    flat_count: int = 6
+    """Descriptors and threads; what a process that lives on may have more at last."""
 
 
 class Soak:
@@ -129,21 +56,17 @@ class Soak:
 
     def __init__(self, seconds, seed, pace, home, trial):
         self.pace, self.home, self.trial = pace, home, trial
+        self.share = pace.share
         self.chance = random.Random(seed)  # noqa: S311 - a pattern, not a secret
         self.seconds = seconds
         self.began = time.time()
         self.killed = Counter()
         self.stopped = []
         """Processes that go on at a time: `(time, process)`."""
+        self.start = time.monotonic()
         self.samples = []
-        self.run_dir = home / "run"
-        self.environment = {
-            **os.environ,
-            "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-            "EMS_SIM_DEVICES": "4",
-            "EMS_SIM_ACCOUNT": f"soak-{os.getpid()}",
-            "EMS_RUN_DIR": str(self.run_dir),
-        }
+        self.sampled = 0.0
+        self.environment = environment(home)
         self.urls = {
             "lmdb": lambda _: f"lmdb://{home}/pool?capacity={LMDB_NBYTES}&staging=8MiB",
         }
@@ -159,39 +82,45 @@ class Soak:
         return f"{url}&staging=8MiB"
 
     def go(self):
-        self.ranks = [
-            Rank(pool, number, self) for pool in self.urls for number in range(self.pace.ranks)
-        ]
-        until = time.monotonic() + STARTING_SECONDS
-        while not all(rank.works for rank in self.ranks):
-            assert time.monotonic() < until, [rank.now() for rank in self.ranks]
-            self.check()
-            time.sleep(0.2)
+        for pool in self.urls:
+            for number in range(self.pace.ranks):
+                self.ranks.append(RankPlace(self, pool, number))
+        self.await_all("works", lambda: all(rank.works for rank in self.ranks))
+        self.samples.clear()
         self.start = time.monotonic()
         self.before = self.verified()
+        self.files = self.pool_files()
         due = {what: self.next(what) for what in ("kill", "cluster", "stop")}
-        sampled = 0.0
-        quiet = self.start + self.seconds - self.pace.quiet_seconds
-        at_quiet = None
-        while (now := time.monotonic()) < self.start + self.seconds:
-            self.check()
-            self.go_on(now)
-            if now - sampled >= self.pace.sample_seconds:
-                sampled = now
-                self.sample()
+        end = self.start + self.seconds
+        while (now := time.monotonic()) < end:
+            self.look(now)
             for what, when in due.items():
-                if when < now < quiet:
+                if when < now < end - self.pace.quiet_seconds:
                     getattr(self, what)()
                     due[what] = self.next(what)
-            if now >= quiet and at_quiet is None and not self.stopped:
-                if all(rank.works for rank in self.ranks):
-                    at_quiet = self.verified()
-            time.sleep(0.2)
         self.go_on(float("inf"))
+        self.await_all("works", lambda: all(rank.works for rank in self.ranks))
+        before = self.verified()
+        self.await_all(
+            "reads", lambda: all(now > before[pool] for pool, now in self.verified().items())
+        )
         self.sample()
-        assert at_quiet is not None, "what was killed last did not get to work again"
-        for pool, count in self.verified().items():
-            assert count > at_quiet[pool], f"nothing is read from {pool} after the last kill"
+
+    def look(self, now):
+        """All must be well; what was stopped goes on, and now and then all is measured."""
+        self.check()
+        self.go_on(now)
+        if now - self.sampled >= self.pace.sample_seconds:
+            self.sampled = now
+            self.sample()
+        time.sleep(0.1)
+
+    def await_all(self, what, condition):
+        """Wait for what must come, however busy the computer is."""
+        until = time.monotonic() + STARTING_SECONDS
+        while not condition():
+            assert time.monotonic() < until, (what, [rank.now() for rank in self.ranks])
+            self.look(time.monotonic())
 
     def next(self, what):
         mean = getattr(self.pace, f"{what}_seconds")
@@ -251,7 +180,7 @@ class Soak:
         one = {name: figures(pid) for name, pid in living.items()}
         one["places"] = {
             "pool": size_of(self.home / "pool"),
-            "run_files": len(list(self.run_dir.glob("*"))),
+            "run_files": len(list((self.home / "run").glob("*"))),
             "shm": size_of(Path("/dev/shm")),  # noqa: S108 - only looked at
         }
         self.samples.append(one)
@@ -266,7 +195,7 @@ class Soak:
         count = len(self.samples)
         second = self.samples[count // 4 : count // 2]
         last = self.samples[-(count // 4) :]
-        assert second and last, f"{count} samples are too few"
+        assert second, f"{count} samples are too few"
         grown = {}
         for name in [name for name in self.samples[0] if name != "places"]:
             grown[name] = {
@@ -274,9 +203,9 @@ class Soak:
                 - statistics.median(one[name][what] for one in second)
                 for what in self.samples[0][name]
             }
-            assert grown[name]["memory"] <= FLAT_NBYTES, (name, grown)
-            assert grown[name]["descriptors"] <= FLAT_COUNT, (name, grown)
-            assert grown[name]["threads"] <= FLAT_COUNT, (name, grown)
+            assert grown[name]["memory"] <= self.pace.flat_nbytes, (name, grown)
+            assert grown[name]["descriptors"] <= self.pace.flat_count, (name, grown)
+            assert grown[name]["threads"] <= self.pace.flat_count, (name, grown)
         return grown
 
     def end(self):
@@ -288,23 +217,24 @@ class Soak:
         for pool, count in self.verified().items():
             least = self.pace.least_per_minute * minutes
             assert count - self.before[pool] >= least, f"{count} reads from {pool}"
-        # a rank that starts and ends clears away what killed ones have left
-        last = Rank("lmdb", 0, self)
-        self.ranks.append(last)
-        until = time.monotonic() + STARTING_SECONDS
-        while not last.works:
-            last.check()
-            assert time.monotonic() < until
-            time.sleep(0.1)
-        last.end()
-        left = sorted(path.name for path in self.run_dir.glob("*"))
-        assert len(left) <= self.killed["lmdb"] + self.killed["mooncake"], left
+        verified = self.verified()
+        worst = max(rank.worst for rank in self.ranks)
+        self.look_at_the_rest()
+        return totals, verified, worst
+
+    def look_at_the_rest(self):
+        kills = self.killed["lmdb"] + self.killed["mooncake"]
+        see_what_is_left(self, next(iter(self.urls)), kills)
         assert size_of(self.home / "pool") <= 2 * LMDB_NBYTES
-        return totals
+        assert self.pool_files() == self.files
+
+    def pool_files(self):
+        return sorted(path.name for path in (self.home / "pool").rglob("*"))
 
     def stop_all(self):
         for rank in self.ranks:
-            kill(rank.process)
+            rank.stop()
+        account_of(self.home).unlink(missing_ok=True)
 
 
 def figures(pid):
@@ -329,30 +259,31 @@ def size_of(path):
     return total
 
 
-def run(amount, seed, *, pace=None, with_mooncake=None):
+def run(amount, seed, *, pace=None, pools=None):
     """Soak for `amount` minutes; return what was done.
 
-    Without `with_mooncake` a cluster is part of it where Mooncake is installed.
+    Without `pools`, which names them, it is both where Mooncake is installed.
     """
     pace = pace or Pace()
+    pools = pools or (("lmdb",) if WHY_NOT else ("lmdb", "mooncake"))
     with ExitStack() as stack:
         home = Path(tempfile.mkdtemp(prefix="ems-soak-", dir="/dev/shm"))
         stack.callback(shutil.rmtree, home)
         trial = None
-        if with_mooncake if with_mooncake is not None else WHY_NOT is None:
+        if "mooncake" in pools:
             trial = stack.enter_context(cluster(segment_nbytes=48 << 20))
         soak = Soak(amount * 60, seed, pace, home, trial)
+        soak.urls = {pool: soak.urls[pool] for pool in pools}
         stack.callback(soak.stop_all)
         soak.go()
         grown = soak.growth()
-        totals = soak.end()
+        totals, verified, worst = soak.end()
         calls = totals["saves"] + totals["loads"] + totals["exists"]
         errors = {name: totals[name] for name in totals if name.startswith("EMS_")}
-        worst = max(rank.worst for rank in soak.ranks)
         return (
             f"{calls:,} calls in {totals['turns']:,} turns, {totals['saved']:,} hashes saved, "
             f"{totals['verified']:,} of {totals['asked']:,} loaded and verified "
-            f"({', '.join(f'{pool} {count:,}' for pool, count in soak.verified().items())}); "
+            f"({', '.join(f'{pool} {count:,}' for pool, count in verified.items())}); "
             f"killed or stopped {dict(soak.killed)}; errors {errors}; latest end {worst:+.2f} s "
             f"from its deadline; growth {json.dumps(grown)}"
         )

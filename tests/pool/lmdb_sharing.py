@@ -3,9 +3,10 @@
 import hashlib
 import os
 import random
+import signal
 import time
 from concurrent.futures import ProcessPoolExecutor
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from multiprocessing import get_context
 
 from contracts.host_memory import MappedMemory
@@ -17,6 +18,9 @@ from ems.pool.lmdb.settings import LmdbSettings
 
 CAPACITY = 8 << 20
 STAGING = 8 << 20
+
+_TURN_SECONDS = 60
+"""Far beyond the deadlines of a turn's calls; then SIGALRM ends the process."""
 
 
 def open_pool(path, **settings):
@@ -77,17 +81,25 @@ def nbytes_of(name, tokens):
 
 
 def write_until_killed(path, names, seed, turns):
-    """Save and load at random for ever; an entry that is not as it should be ends the process."""
+    use_for_ever(open_pool(path), names, seed, turns)
+
+
+def use_for_ever(pool, names, seed, turns, *, forgiven=()):
+    """Save and load at random for ever; an entry that is not as it should be ends the process.
+
+    So does an error that is not of the kinds `forgiven`, or a call without an end.
+    """
     chance = random.Random(seed)  # noqa: S311 - a pattern, not a secret
-    pool = open_pool(path)
     while os.getppid() != 1:
+        signal.alarm(_TURN_SECONDS)
         picked = chance.sample(range(names), 3)
-        if chance.random() < 0.6:
-            save_contents(pool, picked, chance.randint(1, 3))
-        elif wrong_contents(pool, picked):
-            os._exit(3)
-        if chance.random() < 0.02:
-            pool.remove([key_of(picked[0])])
+        with suppress(*forgiven):
+            if chance.random() < 0.6:
+                save_contents(pool, picked, chance.randint(1, 3))
+            elif wrong_contents(pool, picked):
+                os._exit(3)
+            if chance.random() < 0.02:
+                pool.remove([key_of(picked[0])])
         turns.value += 1
 
 
@@ -128,7 +140,7 @@ def stall_in_a_transaction(path, ready):
     """Begin to write, and never end."""
     pool = open_pool(path)
     with pool._home.shards() as shards:
-        transaction = shards._shards[0]._environment.begin(write=True)
+        transaction = shards._shards[0]._transactions.environment.begin(write=True)
         ready.set()
         time.sleep(600)
         transaction.abort()
@@ -138,7 +150,7 @@ def read_for_ever(path, ready):
     """Begin to read, and never end."""
     pool = open_pool(path)
     with pool._home.shards() as shards:
-        transaction = shards._shards[0]._environment.begin()
+        transaction = shards._shards[0]._transactions.environment.begin()
         ready.set()
         time.sleep(600)
         transaction.abort()

@@ -1,7 +1,5 @@
 import os
-import random
 import signal
-import sys
 import threading
 import time
 from contextlib import contextmanager
@@ -9,9 +7,9 @@ from multiprocessing import get_context
 
 import pytest
 from bounded import within
-from contracts.pool_engine import acquire, bytes_of, key_of, load, read, reserve, save, soon, stored
+from contracts.pool_engine import acquire, bytes_of, load, read, reserve, save, soon, stored
+from killed_writers import Writer, forking
 from lmdb_sharing import (
-    content_of,
     elsewhere,
     fill_there,
     load_there,
@@ -25,11 +23,9 @@ from lmdb_sharing import (
 )
 
 from ems.common.exception import PoolUnavailable
-from ems.pool.base import Held, Miss, Refused
+from ems.pool.base import Miss, Refused
 
 NAMES = 60
-WRITERS = 3
-ROUNDS = 200
 
 
 @contextmanager
@@ -127,78 +123,6 @@ def test_four_processes_with_a_hundred_entries_each_load_all_four_hundred(lmdb_p
         assert all(one.result(timeout=120) == expected for one in loads)
 
 
-class Writer:
-    """A process that saves and loads until it is killed."""
-
-    def __init__(self, context, path, seed):
-        self.turns = context.Value("Q", lock=False)
-        self.process = context.Process(
-            target=write_until_killed, args=(path, NAMES, seed, self.turns), daemon=True
-        )
-        self.process.start()
-
-    def await_turn(self):
-        end = soon()
-        while not self.turns.value:
-            assert time.monotonic() < end + 20
-            assert self.process.is_alive(), "a writer found wrong bytes, or failed"
-            time.sleep(0.001)
-
-    def kill(self):
-        assert self.process.is_alive(), "a writer found wrong bytes, or failed"
-        self.process.kill()
-        self.process.join()
-
-
-@pytest.fixture
-def forks(monkeypatch):
-    """Processes forked from one that has imported everything and opened nothing."""
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join(sys.path))
-    context = get_context("forkserver")
-    context.set_forkserver_preload(["lmdb_sharing"])
-    return context
-
-
-def test_killed_writers_leave_right_entries_or_none_and_a_pool_that_works(
-    lmdb_path, open_lmdb, forks
-):
-    # cases 8 and 47
-    chance = random.Random(1)  # noqa: S311 - a pattern, not a secret
-    pool = open_lmdb()
-    writers = [Writer(forks, lmdb_path, seed) for seed in range(WRITERS)]
-    for turn in range(ROUNDS):
-        at = chance.randrange(WRITERS)
-        writers[at].await_turn()
-        time.sleep(chance.random() * 0.03)
-        writers[at].kill()
-        writers[at] = Writer(forks, lmdb_path, WRITERS + turn)
-        assert within(wrong_contents, pool, chance.sample(range(NAMES), 10)) == []
-        within(save, pool, "mine")
-        assert within(load, pool, "mine") == [bytes_of("mine")]
-        pool.remove([key_of("mine")])
-    for writer in writers:
-        writer.kill()
-    check_everything(pool, open_lmdb)
-
-
-def check_everything(pool, open_lmdb):
-    """Compare all entries with the one content each can have, before and after opening anew."""
-    found = 0
-    for name in range(NAMES):
-        [one] = pool.acquire([key_of(name)], [1], deadline=soon())
-        if isinstance(one, Held):
-            assert read(one) == content_of(name, one.tokens)
-            pool.release([one])
-            found += 1
-    assert found > 0
-    before = pool.stats()
-    pool.close()
-    pool = open_lmdb()
-    assert pool.stats().used_nbytes == before.used_nbytes
-    assert pool.clear() == before.entries
-    assert pool.stats().used_nbytes == 0
-
-
 def test_a_killed_reader_does_not_keep_pages_from_being_used_again(lmdb_path, open_lmdb):
     pool = open_lmdb()
     save(pool, *range(100))
@@ -213,7 +137,7 @@ def test_a_killed_reader_does_not_keep_pages_from_being_used_again(lmdb_path, op
 def test_a_reader_that_has_stopped_makes_the_pool_unavailable_and_lets_it_recover(
     lmdb_path, open_lmdb, monkeypatch
 ):
-    monkeypatch.setattr("ems.pool.lmdb.shard._FULL_SECONDS", 0.2)
+    monkeypatch.setattr("ems.pool.lmdb.transactions._FULL_SECONDS", 0.2)
     pool = open_lmdb()
     save(pool, *range(60))
 
@@ -241,9 +165,9 @@ def test_health_is_bounded_while_a_writer_has_stopped_and_returns_when_it_is_gon
     pool.check_health(deadline=soon())
 
 
-def test_a_writer_that_is_stopped_for_a_while_is_waited_for(lmdb_path, open_lmdb, forks):
+def test_a_writer_that_is_stopped_for_a_while_is_waited_for(lmdb_path, open_lmdb):
     pool = open_lmdb()
-    writer = Writer(forks, lmdb_path, 1)
+    writer = Writer(forking(), write_until_killed, lmdb_path, NAMES, 1)
     writer.await_turn()
     for _ in range(20):
         os.kill(writer.process.pid, signal.SIGSTOP)
