@@ -96,7 +96,7 @@ class FaultyPool(PoolWrapper):
             if fault.evict:
                 self.inner.remove(fault.evict)
             if fault.failure is not None:
-                raise fault.failure
+                raise fault.failure.with_traceback(None)  # of the last time it was raised
         return due
 
 

@@ -1,0 +1,88 @@
+"""Random histories of one process that uses all of the SDK, against a plain model of it."""
+
+import logging
+import resource
+import sys
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+_TESTS = Path(__file__).parent.parent
+sys.path += [str(Path(__file__).parent), str(_TESTS)]
+
+from history_machine import Machine  # noqa: E402 - the paths must be known
+
+UNIT = "operations"
+AMOUNT = 1_000_000
+_PIECE = 25_000
+_PATIENCE = 120
+"""Seconds that one operation may take."""
+_MARKS = 20
+_GROWTH = 8 << 20
+_LEAST_FLAT = 20_000
+"""Operations from which on resident memory must not grow in the second half."""
+
+
+def run(amount, seed):
+    """Make so many operations, in pieces; return what was seen.
+
+    Raises:
+        AssertionError: something was not as it must be; with seed, number and the last operations.
+    """
+    counts, resident = Counter(), []
+    logging.getLogger("ems").setLevel(logging.CRITICAL)  # pools fail by the thousand
+    for start in range(0, amount, _PIECE):
+        piece = min(_PIECE, amount - start)
+        counts.update(history(piece, f"{seed}-{start // _PIECE}", resident, amount // _MARKS or 1))
+    logging.getLogger("ems").setLevel(logging.NOTSET)
+    half = resident[len(resident) // 2 :]
+    if amount >= _LEAST_FLAT:
+        grown = max(half) - half[0]
+        assert grown <= _GROWTH, f"resident memory grew by {grown} bytes: {resident}"
+    shown = ", ".join(f"{many:,} {what}" for what, many in counts.most_common())
+    return f"{amount:,} operations ({shown}); resident MiB {[at >> 20 for at in resident]}"
+
+
+def history(amount, seed, resident=None, every=None):
+    """Make one history, watched from this thread; return how often each operation was done."""
+    box = []
+    machine = Machine(seed)
+    worker = threading.Thread(target=lambda: box.append(_go(machine, amount, resident, every)))
+    worker.daemon = True
+    worker.start()
+    seen, since = -1, time.monotonic()
+    while worker.is_alive():
+        worker.join(0.2)
+        if machine.steps != seen:
+            seen, since = machine.steps, time.monotonic()
+        elif time.monotonic() > since + _PATIENCE:
+            raise AssertionError(_told(machine, seed, "does not end"))
+    [failure] = box
+    if failure is not None:
+        raise AssertionError(_told(machine, seed, f"{type(failure).__name__}: {failure}")) from (
+            failure
+        )
+    return machine.counts
+
+
+def _go(machine, amount, resident, every):
+    try:
+        for number in range(amount):
+            if resident is not None and number % every == 0:
+                resident.append(_resident_nbytes())
+            machine.step()
+        machine.close()
+    except BaseException as failure:  # noqa: BLE001 - the watching thread raises it
+        return failure
+    return None
+
+
+def _told(machine, seed, what):
+    last = "\n".join(f"  {' '.join(map(str, one))}" for one in machine.told)
+    return f"history({seed!r}), operation {machine.steps}: {what}\nthe last of them:\n{last}"
+
+
+def _resident_nbytes():
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * resource.getpagesize()

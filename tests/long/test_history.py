@@ -1,0 +1,31 @@
+"""A few thousand of the operations that the long run makes by the million."""
+
+import time
+
+import history_run
+import pytest
+
+from ems.pool.ledger import Ledger
+
+
+def test_random_histories_agree_with_a_plain_model():
+    assert "load" in history_run.run(3000, time.time_ns())
+
+
+def test_a_seed_makes_the_same_history_again():
+    def begun():
+        return history_run.Machine("7").random.random()
+
+    assert begun() == begun()
+
+
+def test_a_history_that_fails_tells_its_seed_and_the_last_operations(monkeypatch):
+    missed = Ledger.acquire
+
+    def forgetful(ledger, keys, tokens):
+        return missed(ledger, [*keys[:1] * len(keys)], tokens)
+
+    monkeypatch.setattr(Ledger, "acquire", forgetful)
+    with pytest.raises(AssertionError, match=r"history\('7-0'\), operation \d+") as told:
+        history_run.run(2000, "7")
+    assert "the last of them" in str(told.value)
