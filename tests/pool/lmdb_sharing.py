@@ -139,11 +139,13 @@ def save_own_then_load_all(path, rank, ranks, count, barrier_directory):
 def stall_in_a_transaction(path, ready):
     """Begin to write, and never end."""
     pool = open_pool(path)
-    with pool._home.shards() as shards:
-        transaction = shards._shards[0]._transactions.environment.begin(write=True)
+
+    def stall(_):
         ready.set()
         time.sleep(600)
-        transaction.abort()
+
+    with pool._home.shards() as shards:
+        shards._shards[0]._transactions.write(stall)
 
 
 def read_for_ever(path, ready):

@@ -1,3 +1,4 @@
+import fcntl
 import os
 import signal
 import threading
@@ -7,7 +8,7 @@ from multiprocessing import get_context
 
 import pytest
 from bounded import within
-from contracts.pool_engine import acquire, bytes_of, load, read, reserve, save, soon, stored
+from contracts.pool_engine import acquire, bytes_of, key_of, load, read, reserve, save, soon, stored
 from killed_writers import Writer, forking
 from lmdb_sharing import (
     elsewhere,
@@ -163,6 +164,36 @@ def test_health_is_bounded_while_a_writer_has_stopped_and_returns_when_it_is_gon
             with pytest.raises(PoolUnavailable, match="a process that writes to it seems to have"):
                 within(lambda: pool.check_health(deadline=time.monotonic() + 0.1))
     pool.check_health(deadline=soon())
+
+
+def test_while_a_writer_has_stopped_loads_go_on_and_nothing_waits_for_it_without_end(
+    lmdb_path, open_lmdb
+):
+    pool = open_lmdb()
+    save(pool, "before")
+    with stuck_process(stall_in_a_transaction, lmdb_path):
+        for call in (lambda: save(pool, "a"), pool.clear, lambda: pool.remove([key_of("before")])):
+            with pytest.raises(PoolUnavailable, match="writer guards is not free to be written"):
+                within(call)
+        assert within(load, pool, "before", "a") == [bytes_of("before"), Miss.ABSENT]
+        with pytest.raises(PoolUnavailable, match="a process that writes to it seems to have"):
+            within(open_lmdb)
+    within(save, pool, "a")
+    assert load(pool, "before", "a") == [bytes_of("before"), bytes_of("a")]
+    assert load(open_lmdb(), "a") == [bytes_of("a")]
+
+
+def test_while_someone_who_opens_the_pool_has_stopped_nobody_waits_for_it_without_end(
+    lmdb_path, open_lmdb, monkeypatch
+):
+    monkeypatch.setattr("ems.pool.lmdb.directory.OPENING_SECONDS", 0.2)
+    open_lmdb()
+    descriptor = os.open(lmdb_path, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)  # as an opener has it
+    with pytest.raises(PoolUnavailable, match="opened by a process that seems to have stopped"):
+        within(open_lmdb)
+    os.close(descriptor)
+    open_lmdb()
 
 
 def test_a_writer_that_is_stopped_for_a_while_is_waited_for(lmdb_path, open_lmdb):

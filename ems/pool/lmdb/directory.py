@@ -7,6 +7,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from ems.common.exception import InvalidArgument, PoolUnavailable
+from ems.pool.lmdb.locks import OPENING_SECONDS, lock_within
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _FILE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -102,7 +103,11 @@ class Directory:
                 self.path.mkdir(0o700)
                 self.made = True
             descriptor = _open_own(self.path)
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+            if not lock_within(descriptor, OPENING_SECONDS):
+                os.close(descriptor)
+                raise PoolUnavailable(
+                    f"the pool {self.path} is being opened by a process that seems to have stopped"
+                )
             with suppress(FileNotFoundError):
                 there = self.path.lstat()
                 if _identity(there) == _identity(os.fstat(descriptor)):

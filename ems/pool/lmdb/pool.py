@@ -23,6 +23,7 @@ from ems.pool.extents import aligned
 from ems.pool.lmdb.fetching import Fetch
 from ems.pool.lmdb.health import Health
 from ems.pool.lmdb.home import Home
+from ems.pool.lmdb.locks import WriterBusy
 from ems.pool.lmdb.memories import Memories
 from ems.pool.lmdb.record import BROKEN, charge_of
 from ems.pool.lmdb.settings import LmdbSettings
@@ -168,8 +169,11 @@ class LmdbPool(PoolEngine):
             held = [one for one in answers if isinstance(one, Held)]
             with self._lock:
                 self._held.update((one.address, one) for one in held)
+            touched = self._memories.take_touched(at_most_now_and_then=True)
             try:
-                shards.touch(self._memories.take_touched(at_most_now_and_then=True))
+                shards.touch(touched, patiently=False)
+            except WriterBusy:
+                self._memories.touch(touched)
             except BaseException:
                 self.release(held)
                 raise

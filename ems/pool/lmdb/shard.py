@@ -99,14 +99,14 @@ class Shard:
 
             self._write(write)
 
-    def touch(self, touched: Mapping[PoolKey, int]) -> None:
+    def touch(self, touched: Mapping[PoolKey, int], *, patiently: bool = True) -> None:
         """Note when entries were used."""
 
         def touch(writing: Writing) -> None:
             for key, clock in touched.items():
                 writing.touch(key, clock)
 
-        self._write(touch)
+        self._write(touch, patiently=patiently)
 
     def remove(self, keys: Sequence[PoolKey]) -> int:
         """Remove entries; return how many there were."""

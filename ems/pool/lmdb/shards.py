@@ -44,11 +44,12 @@ class Shards:
         for at, members in self._shared_out([offer.key for offer in offers]):
             self._shards[at].store([offers[member] for member in members])
 
-    def touch(self, touched: Mapping[PoolKey, int]) -> None:
+    def touch(self, touched: Mapping[PoolKey, int], *, patiently: bool = True) -> None:
         """Note when entries were used."""
         keys = list(touched)
         for at, members in self._shared_out(keys):
-            self._shards[at].touch({keys[member]: touched[keys[member]] for member in members})
+            mine = {keys[member]: touched[keys[member]] for member in members}
+            self._shards[at].touch(mine, patiently=patiently)
 
     def remove(self, keys: Sequence[PoolKey]) -> int:
         """Remove entries; return how many there were."""

@@ -3,13 +3,14 @@
 import struct
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import TypeVar
 
 import lmdb
 
 from ems.common.exception import PoolUnavailable
+from ems.pool.lmdb.locks import WriterLock
 from ems.pool.lmdb.record import LONG_PIECE_PAGES, SHORT_PIECE_PAGES
 from ems.pool.lmdb.space import batch_nbytes, map_nbytes, refuse_links, reserve_space
 from ems.pool.lmdb.writing import Tables, Writing
@@ -43,7 +44,9 @@ class Transactions:
         """For so many more writes pieces are short, since there was no room for a long one."""
         nbytes = map_nbytes(capacity_nbytes)
         refuse_links(path, Path(f"{path}-lock"))
-        with self._reported():
+        with self._reported(), ExitStack() as undo:
+            self._writer = WriterLock(path.with_suffix(".mdb-writer"))
+            undo.callback(self._writer.close)
             self.environment = lmdb.open(
                 str(path),
                 map_size=nbytes,
@@ -58,13 +61,12 @@ class Transactions:
                 meminit=False,
                 readahead=False,
             )
-            try:
-                reserve_space(path, nbytes)
-                self.environment.reader_check()
+            undo.callback(self.environment.close)
+            reserve_space(path, nbytes)
+            self.environment.reader_check()
+            with self._writer.held():
                 self.tables = Tables.open(self.environment)
-            except BaseException:
-                self.environment.close()
-                raise
+            undo.pop_all()
 
     @contextmanager
     def reading(self) -> Iterator["lmdb.Transaction[memoryview]"]:
@@ -72,20 +74,21 @@ class Transactions:
         with self._reported(), self.environment.begin(buffers=True) as txn:
             yield txn
 
-    def write(self, change: Callable[[Writing], _Result]) -> _Result:
+    def write(self, change: Callable[[Writing], _Result], *, patiently: bool = True) -> _Result:
         """Run `change` in a write transaction, again where LMDB found no room.
 
         A reader at work keeps freed pages only for a moment. If it is not that, pages lie so
         scattered that more has to go.
 
         Raises:
+            WriterBusy: another writer seems to have stopped.
             PoolUnavailable: the file cannot be written, or had no room for some seconds.
         """
         until = time.monotonic() + _FULL_SECONDS
         attempt = 0
         while True:
             try:
-                return self._write_once(change)
+                return self._write_once(change, patiently=patiently)
             except _Full as error:
                 if not self._short_writes:
                     self._short_writes = _SHORT_WRITES
@@ -102,7 +105,9 @@ class Transactions:
             attempt += 1
             if attempt in _EVICTING_ATTEMPTS:
                 with suppress(_Full):
-                    self._write_once(lambda writing: writing.evict(0, at_most=self.batch_nbytes))
+                    self._write_once(
+                        lambda writing: writing.evict(0, at_most=self.batch_nbytes), patiently=True
+                    )
 
     def probe(self, name: bytes, content: bytes) -> None:
         """Write a few bytes, read them back and remove them.
@@ -111,7 +116,7 @@ class Transactions:
             PoolUnavailable: they were not the same, or could not be written or read.
         """
         meta = self.tables.meta
-        with self._reported():
+        with self._reported(), self._writer.held():
             with self.environment.begin(write=True) as txn:
                 txn.put(name, content, db=meta)
             with self.environment.begin() as txn:
@@ -124,9 +129,14 @@ class Transactions:
     def close(self) -> None:
         """Let go of the file. Nothing of it may be in use."""
         self.environment.close()
+        self._writer.close()
 
-    def _write_once(self, change: Callable[[Writing], _Result]) -> _Result:
-        with self._reported(), self.environment.begin(write=True) as txn:
+    def _write_once(self, change: Callable[[Writing], _Result], *, patiently: bool) -> _Result:
+        with (
+            self._writer.held(patiently=patiently),
+            self._reported(),
+            self.environment.begin(write=True) as txn,
+        ):
             writing = Writing(
                 txn,
                 self.tables,
