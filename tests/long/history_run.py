@@ -1,7 +1,10 @@
-"""Random histories of one process that uses all of the SDK, against a plain model of it."""
+"""Random histories of one process that uses all of the SDK, against a plain model of it.
+
+One operation of 25 is of processes that share a pool of files.
+"""
 
 import logging
-import resource
+import re
 import sys
 import threading
 import time
@@ -12,12 +15,14 @@ _TESTS = Path(__file__).parent.parent
 sys.path += [str(Path(__file__).parent), str(_TESTS)]
 
 from history_machine import Machine  # noqa: E402 - the paths must be known
+from history_shared import shared_history  # noqa: E402
 
 UNIT = "operations"
 AMOUNT = 1_000_000
 _PIECE = 25_000
 _PATIENCE = 120
 """Seconds that one operation may take."""
+_SHARED = 25
 _MARKS = 20
 _GROWTH = 8 << 20
 _LEAST_FLAT = 20_000
@@ -25,16 +30,19 @@ _LEAST_FLAT = 20_000
 
 
 def run(amount, seed):
-    """Make so many operations, in pieces; return what was seen.
+    """Make so many operations, in pieces and in processes; return what was seen.
 
     Raises:
         AssertionError: something was not as it must be; with seed, number and the last operations.
     """
     counts, resident = Counter(), []
     logging.getLogger("ems").setLevel(logging.CRITICAL)  # pools fail by the thousand
-    for start in range(0, amount, _PIECE):
-        piece = min(_PIECE, amount - start)
+    shared = amount // _SHARED
+    mine = amount - shared
+    for start in range(0, mine, _PIECE):
+        piece = min(_PIECE, mine - start)
         counts.update(history(piece, f"{seed}-{start // _PIECE}", resident, amount // _MARKS or 1))
+    counts["block shared by processes"] = shared_history(shared, seed)
     logging.getLogger("ems").setLevel(logging.NOTSET)
     half = resident[len(resident) // 2 :]
     if amount >= _LEAST_FLAT:
@@ -84,5 +92,6 @@ def _told(machine, seed, what):
 
 
 def _resident_nbytes():
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * resource.getpagesize()
+    """Return this process's own memory; pages of pools that are files come and go."""
+    status = Path("/proc/self/status").read_text()
+    return int(re.search(r"RssAnon:\s+(\d+) kB", status)[1]) << 10
