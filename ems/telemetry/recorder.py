@@ -14,6 +14,7 @@ from ems.telemetry.counters import Counters
 from ems.telemetry.profile_log import profile_log
 from ems.telemetry.run_dir import (
     RunDirError,
+    clear_away,
     default_run_dir,
     description_path,
     open_run_dir,
@@ -26,6 +27,8 @@ _log = logging.getLogger("ems")
 _SCHEMA = 1
 _REFRESH_SECONDS = 1.0
 _CLOSE_SECONDS = 2.0
+_DEAD_KEPT = 16
+"""Descriptions of killed processes that a starting one leaves for `ems-cli inspect`."""
 _PACKAGES = ("ems", "torch", "torch_npu")
 
 
@@ -77,6 +80,8 @@ class Recorder:
                 self._changed.clear()
                 open_run_dir(self._directory)
                 write_description(path, self._description())
+                if not written:
+                    clear_away(self._directory, keep=_DEAD_KEPT)
                 written = True
                 self._closed.wait(_REFRESH_SECONDS)
         except RunDirError as error:

@@ -2,8 +2,10 @@
 
 import json
 import os
+import platform
 import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -11,6 +13,8 @@ from pathlib import Path
 from typing import Any
 
 _SUFFIX = ".json"
+_UNFINISHED_SECONDS = 60
+"""After which a file that is half written has lost its writer."""
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -93,6 +97,33 @@ def descriptions(directory: Path) -> Iterator[LiveDescription]:
             start = process_start(int(content["pid"]))
             alive = start is not None and start == content["process_start"]
             yield LiveDescription(path, content, alive)
+
+
+def clear_away(directory: Path, *, keep: int) -> None:
+    """Remove what killed processes of this host have left, but for the newest `keep` descriptions.
+
+    Those are for `ems-cli inspect`, which shows how processes ended. A host that starts a failing
+    process again and again must not fill its memory with them.
+    """
+    dead = [
+        found.path
+        for found in descriptions(directory)
+        if not found.alive and found.content.get("host") == platform.node()
+    ]
+    ages = {path: _age(path) for path in dead}
+    dead.sort(key=lambda path: ages[path])
+    unfinished = [path for path in directory.glob(".*") if _age(path) > _UNFINISHED_SECONDS]
+    for path in (*dead[keep:], *unfinished):
+        with suppress(OSError):
+            path.unlink()
+
+
+def _age(path: Path) -> float:
+    """Return the seconds since a file was written; none where it is gone."""
+    try:
+        return time.time() - path.lstat().st_mtime
+    except OSError:
+        return 0.0
 
 
 def process_start(pid: int) -> int | None:

@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import stat
 import subprocess
 import sys
@@ -13,7 +14,12 @@ from bounded import PATIENCE, within
 
 from ems.telemetry import recorder as module
 from ems.telemetry.recorder import Recorder
-from ems.telemetry.run_dir import descriptions
+from ems.telemetry.run_dir import (
+    description_path,
+    descriptions,
+    open_run_dir,
+    write_description,
+)
 from ems.telemetry.tally import CallRecord
 
 CALL = CallRecord("load", 3, 1, {"done": 1, "absent": 2}, 4096, {"copy": 0.125}, 0.25)
@@ -184,3 +190,16 @@ def test_a_process_that_was_killed_is_shown_as_dead(tmp_path):
     assert description.content["pid"] == int(finished.stdout)
     assert not description.alive
     assert json.loads(description.path.read_text())["counters"] == {}
+
+
+def test_processes_that_are_killed_again_and_again_do_not_fill_the_directory(
+    start, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(module, "_DEAD_KEPT", 2)
+    run_dir = tmp_path / "run"
+    open_run_dir(run_dir)
+    for pid in range(2**22 + 1, 2**22 + 9):
+        description = {"pid": pid, "process_start": 1, "host": platform.node()}
+        write_description(description_path(run_dir, pid), description)
+    start().touch()
+    eventually(lambda: len(found(tmp_path)) == 3)

@@ -2,6 +2,7 @@
 
 import json
 import os
+import platform
 import stat
 import subprocess
 import sys
@@ -11,6 +12,7 @@ import pytest
 
 from ems.telemetry.run_dir import (
     RunDirError,
+    clear_away,
     default_run_dir,
     description_path,
     descriptions,
@@ -31,7 +33,7 @@ def run_dir(tmp_path):
 
 def leave(run_dir, pid, **content):
     path = description_path(run_dir, pid)
-    write_description(path, {"pid": pid, "process_start": 1, **content})
+    write_description(path, {"process_start": 1, **content, "pid": pid})
     return path
 
 
@@ -184,3 +186,30 @@ def test_files_of_somebody_else_are_passed_over(run_dir, monkeypatch):
     owner = os.getuid()
     monkeypatch.setattr(os, "getuid", lambda: owner + 1)
     assert list(descriptions(run_dir)) == []
+
+
+def test_of_the_dead_only_the_newest_are_kept_and_who_lives_stays(run_dir):
+    for pid in range(2**22 + 1, 2**22 + 9):
+        path = leave(run_dir, pid, host=platform.node())
+        os.utime(path, (pid, pid))
+    living = leave(run_dir, **HERE, host=platform.node())
+    os.utime(living, (1, 1))
+    clear_away(run_dir, keep=3)
+    kept = [found.content["pid"] for found in descriptions(run_dir)]
+    assert kept == [os.getpid(), 2**22 + 6, 2**22 + 7, 2**22 + 8]
+
+
+def test_whether_processes_of_another_host_live_is_unknown_and_they_stay(run_dir):
+    for pid in range(5):
+        leave(run_dir, 2**22 + pid, host="another")
+    clear_away(run_dir, keep=0)
+    assert len(list(descriptions(run_dir))) == 5
+
+
+def test_what_a_killed_process_has_left_half_written_goes_and_a_fresh_one_may_be_finished(run_dir):
+    stale, fresh = run_dir / ".stale", run_dir / ".fresh"
+    for path in (stale, fresh):
+        path.touch()
+    os.utime(stale, (1, 1))
+    clear_away(run_dir, keep=0)
+    assert list(run_dir.iterdir()) == [fresh]
