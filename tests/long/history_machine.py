@@ -97,9 +97,7 @@ class Machine:
         """An equal configuration changes nothing, another is refused."""
         cc = self.cc
         Ems.init(self._config)
-        pool = self.pools.pool()
-        self.pools.faulty = self.pool.kind == "faulty"
-        other, _ = self.pools.configuration(pool)
+        other, _ = self.pools.configuration(self.pool)
         other.access_id = "another"
         self.tell("init again")
         self._expect(_INVALID, Ems.init, other)
