@@ -81,9 +81,8 @@ class Calls:
         """Submit a call: its future is read at once, later, or never."""
         self._settle_rivals(call)
         if not call.writes:
-            others = self.saves
-            call.alone = not others
-            for other in others:
+            call.alone = not self.saves
+            for other in self.pending:
                 other.alone = False
         elif self.saves:
             call.alone = False
