@@ -58,19 +58,19 @@ def test_another_value_is_refused_by_the_name_of_its_field(field, value):
 
 @pytest.mark.parametrize("count", [True, 1.0, "1", None, 1 << 63, -(1 << 63), 10**400])
 def test_a_count_is_an_integer_of_64_bits(count):
-    with pytest.raises(TypeError, match="^count is "):
+    with pytest.raises(TypeError, match=r"^count is "):
         check_types(replace(SOUND, inner=(Inner(1), Inner(count))))
 
 
 @pytest.mark.parametrize("failure", [KeyError("a"), ZeroDivisionError(), RecursionError("deep")])
 def test_whatever_a_document_lacks_blames_its_file(failure):
     with (
-        pytest.raises(BadInput, match="x.json is of another version of ems"),
+        pytest.raises(BadInput, match=r"x\.json is of another version of ems"),
         of_this_version("x.json", option="FILE"),
     ):
         raise failure
 
 
 def test_an_error_that_names_its_cause_already_stays_as_it_is():
-    with pytest.raises(BadInput, match="^exactly$"), of_this_version("x.json", option="FILE"):
+    with pytest.raises(BadInput, match=r"^exactly$"), of_this_version("x.json", option="FILE"):
         raise BadInput("exactly", option="FILE")
