@@ -16,7 +16,7 @@ import sys
 import time
 import traceback
 
-RUNS = ("history", "kills", "fuzz", "sanitizers", "soak")
+RUNS = ("history", "faults", "streams", "kills", "fuzz", "sanitizers", "soak")
 
 
 def main():
