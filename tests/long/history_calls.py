@@ -247,7 +247,7 @@ class Calls:
         least, most = self._loadable(call)
         surely = 0
         if isinstance(call.end, CcResult):
-            least = max(least, call.least)
+            least = max(least, call.least if call.alone else 0)
             assert least <= call.end.success <= most, f"{call} must be {least} to {most}"
             if not self.pool.evicts or (call.alone and self.pool.in_process):
                 surely = call.end.success
@@ -260,7 +260,7 @@ class Calls:
         wanted = call.request
         if isinstance(call.end, CcResult):
             least, most = self._loadable(call)
-            least = max(least, call.least)
+            least = max(least, call.least if call.alone else 0)
             assert least <= call.end.success <= most, f"{call} must be {least} to {most}"
             success = call.end.success
             for part in wanted.parts:
