@@ -470,6 +470,14 @@ def is_gone(pid):
     return process_start(pid) is None
 
 
+def is_free(port):
+    try:
+        socket.create_server(("127.0.0.1", int(port))).close()
+    except OSError:
+        return False
+    return True
+
+
 class TestServing:
     pytestmark = needs_mooncake
 
@@ -526,5 +534,4 @@ class TestServing:
             child.communicate(timeout=60)
         assert eventually(lambda: is_gone(up["master_pid"]) and is_gone(up["node_pid"]), seconds=10)
         rpc, metrics = re.findall(r"\d+", up["url"])[-2:]
-        for port in (rpc, metrics):
-            socket.create_server(("127.0.0.1", int(port))).close()
+        assert eventually(lambda: is_free(rpc) and is_free(metrics), seconds=10)

@@ -36,14 +36,18 @@ def run(amount, seed):
         AssertionError: something was not as it must be; with seed, number and the last operations.
     """
     counts, resident = Counter(), []
-    logging.getLogger("ems").setLevel(logging.CRITICAL)  # pools fail by the thousand
     shared = amount // _SHARED
     mine = amount - shared
-    for start in range(0, mine, _PIECE):
-        piece = min(_PIECE, mine - start)
-        counts.update(history(piece, f"{seed}-{start // _PIECE}", resident, amount // _MARKS or 1))
-    counts["block shared by processes"] = shared_history(shared, seed)
-    logging.getLogger("ems").setLevel(logging.NOTSET)
+    log = logging.getLogger("ems")
+    level = log.level
+    log.setLevel(logging.CRITICAL)  # pools fail by the thousand
+    try:
+        for start in range(0, mine, _PIECE):
+            piece, every = min(_PIECE, mine - start), amount // _MARKS or 1
+            counts.update(history(piece, f"{seed}-{start // _PIECE}", resident, every))
+        counts["block shared by processes"] = shared_history(shared, seed)
+    finally:
+        log.setLevel(level)
     half = resident[len(resident) // 2 :]
     if amount >= _LEAST_FLAT:
         grown = max(half) - half[0]

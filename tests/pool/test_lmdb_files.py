@@ -42,7 +42,7 @@ def test_everything_is_readable_by_its_user_alone(lmdb_path, open_lmdb):
         os.umask(before)
     assert stat.S_IMODE(lmdb_path.stat().st_mode) == 0o700
     modes = {file.name: stat.S_IMODE(file.stat().st_mode) for file in lmdb_path.iterdir()}
-    assert len(modes) == 6
+    assert len(modes) == 8
     assert set(modes.values()) == {0o600}
 
 
