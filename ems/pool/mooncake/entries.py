@@ -5,8 +5,6 @@ import re
 import threading
 import time
 from collections.abc import Sequence
-from concurrent.futures import Future
-from functools import partial
 
 from ems.common.exception import RequestTimeout
 from ems.pool.base import EntryInfo, Miss
@@ -14,7 +12,6 @@ from ems.pool.mooncake import codes
 from ems.pool.mooncake.admin import Admin
 from ems.pool.mooncake.header import HEADER_NBYTES, Header, header_at, verified
 from ems.pool.mooncake.library import Library, Located
-from ems.pool.mooncake.overlap import groups_of, meanwhile
 
 _LOG = logging.getLogger(__name__)
 
@@ -22,14 +19,6 @@ _REMEMBERED = 1 << 16
 _HEADERS_AT_ONCE = 512
 HEADERS_NBYTES = _HEADERS_AT_ONCE * HEADER_NBYTES
 """Registered memory for look-ups, beside that for entries."""
-_ANSWERS_OF_ONE = (
-    codes.NOT_FOUND,
-    codes.NOT_READY,
-    codes.LEASE_EXPIRED,
-    codes.BAD_ARGUMENT,
-    codes.TRANSFER_FAILED,
-)
-"""What a read can say of one object; anything else concerns all."""
 _DEAD_SECONDS = 5.0
 """How long a node that did not answer is not asked again."""
 
@@ -83,20 +72,10 @@ class Entries:
                     self.remove_damaged(name)
         return [infos.get(name) for name in names]
 
-    def places(
-        self, names: Sequence[str], *, deadline: float | None, remembered: bool = False
-    ) -> list[Located | None]:
-        """Return where objects are that can be read now, or were when they were `remembered`."""
-        known: dict[str, Located] = {}
-        if remembered:
-            for name in names:
-                place, _ = self._known.get(name, (None, None))
-                if place and not self._is_dead(place):
-                    known[name] = place
-        asked = [name for name in names if name not in known]
-        found = zip(asked, self.locate(asked, deadline), strict=True)
-        known.update((name, one) for name, one in found if one and not self._is_dead(one))
-        return [known.get(name) for name in names]
+    def places(self, names: Sequence[str], *, deadline: float | None) -> list[Located | None]:
+        """Return where objects are that can be read now."""
+        places = self.locate(names, deadline)
+        return [None if place and self._is_dead(place) else place for place in places]
 
     def fetch(
         self, names: Sequence[str], starts: Sequence[int], places: Sequence[Located]
@@ -105,18 +84,11 @@ class Entries:
 
         Memory that a failed transfer may still write into has code TRANSFER_FAILED.
         """
-        groups = groups_of([place.size for place in places])
-        judged: list[Future[list[Header | Miss | int]]] = []
-        with meanwhile(groups) as start:
-            for group in groups:
-                mine = [(names[at], starts[at], places[at].size) for at in group]
-                answers = self._library.get(*map(list, zip(*mine, strict=True)))
-                self._refuse_failed(answers)
-                judged.append(start(partial(self._judge_all, mine, answers)))
-                if codes.TRANSFER_FAILED in answers:  # each further call might cost a second
-                    break
-        found = [one for some in judged for one in some.result()]
-        found += [codes.LEASE_EXPIRED] * (len(names) - len(found))
+        answers = self._library.get(names, starts, [place.size for place in places])
+        found = [
+            self._judge(name, start, place.size, answer)
+            for name, start, place, answer in zip(names, starts, places, answers, strict=True)
+        ]
         unsure = [at for at, one in enumerate(found) if self._is_unsure(one)]
         still = self.locate([names[at] for at in unsure], None)
         for at, place in zip(unsure, still, strict=True):
@@ -124,22 +96,16 @@ class Entries:
                 found[at] = codes.LEASE_EXPIRED
         return found
 
-    def _refuse_failed(self, answers: Sequence[int]) -> None:
-        for answer in answers:
-            if answer < 0 and answer not in _ANSWERS_OF_ONE:
-                raise codes.failure("reading", answer, self._where)
-
-    def _judge_all(
-        self, read: Sequence[tuple[str, int, int]], answers: Sequence[int]
-    ) -> list[Header | Miss | int]:
-        return [self._judge(*one, answer) for one, answer in zip(read, answers, strict=True)]
-
     def _judge(self, name: str, start: int, size: int, answer: int) -> Header | Miss | int:
         if answer == size:
             return verified(start, name, size=size, checksum=self._checksum) or Miss.DAMAGED
         if answer in (codes.NOT_FOUND, codes.NOT_READY):
             return Miss.ABSENT
-        return answer if answer == codes.TRANSFER_FAILED else codes.LEASE_EXPIRED
+        if answer in (codes.LEASE_EXPIRED, codes.BAD_ARGUMENT) or answer >= 0:
+            return codes.LEASE_EXPIRED
+        if answer == codes.TRANSFER_FAILED:
+            return answer
+        raise codes.failure("reading", answer, self._where)
 
     def _is_unsure(self, one: Header | Miss | int) -> bool:
         """Whether bytes were read that no checksum vouches for."""

@@ -67,9 +67,7 @@ class Fetching:
 
     def _try(self, names: Sequence[str]) -> list[str]:
         """Fetch entries and return those that are to be tried again."""
-        # what has gone or changed since it was remembered shows in the answer, and is tried again
-        known = self._entries.places(names, deadline=self._deadline, remembered=self._attempt == 1)
-        found = zip(names, known, strict=True)
+        found = zip(names, self._entries.places(names, deadline=self._deadline), strict=True)
         places = {name: place for name, place in found if place is not None}
         self.missed.update((name, Miss.ABSENT) for name in names if name not in places)
         for name in [name for name, place in places.items() if place.size < HEADER_NBYTES]:

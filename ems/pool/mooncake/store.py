@@ -12,14 +12,12 @@ the same moment with different tokens may leave the shorter one: a miss for who 
 import time
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 from ems.pool.base import EntryInfo
 from ems.pool.mooncake import codes
 from ems.pool.mooncake.entries import Entries
 from ems.pool.mooncake.header import object_nbytes, seal
 from ems.pool.mooncake.library import Library
-from ems.pool.mooncake.overlap import groups_of, meanwhile
 
 _WRITTEN_BY_ANOTHER_SECONDS = 2.0
 """How long an object that was put, and is not there, may still be on its way from another."""
@@ -65,48 +63,27 @@ class Storing:
         Raises:
             PoolUnavailable: the master does not answer; some may be stored.
         """
+        for one in staged:
+            seal(one.start, one.name, tokens=one.tokens, nbytes=one.nbytes, checksum=checksum)
         for batch in _unique(staged):
             pauses = iter(_PAUSES)
-            pending = self._settle(batch, self._send_sealed(batch, checksum=checksum))
-            while pending:
+            pending = batch
+            while pending := self._put(pending):
                 time.sleep(next(pauses, _PAUSES[-1]))
-                pending = self._settle(pending, self._send(pending))
 
-    def _send_sealed(self, batch: Sequence[Staged], *, checksum: bool) -> list[int]:
-        """Put entries, each with its header, and return the answers."""
-
-        def seal_all(some: Sequence[Staged]) -> None:
-            for one in some:
-                seal(one.start, one.name, tokens=one.tokens, nbytes=one.nbytes, checksum=checksum)
-
-        groups = groups_of([one.size for one in batch])
-        answers: list[int] = []
-        with meanwhile(groups) as start:
-            sealed = [start(partial(seal_all, batch[group.start : group.stop])) for group in groups]
-            for group, its_seal in zip(groups, sealed, strict=True):
-                if codes.TRANSFER_FAILED in answers:  # each further call might cost a second
-                    break
-                its_seal.result()
-                answers += self._send(batch[group.start : group.stop])
-        rest = batch[len(answers) :]
-        return answers + self._send(rest) if rest else answers
-
-    def _send(self, some: Sequence[Staged]) -> list[int]:
+    def _put(self, pending: Sequence[Staged]) -> list[Staged]:
+        """Put entries, and return those that are to be put again."""
         answers = self._library.put(
-            [one.name for one in some],
-            [one.start for one in some],
-            [one.size for one in some],
+            [one.name for one in pending],
+            [one.start for one in pending],
+            [one.size for one in pending],
         )
-        for code in answers:
+        for one, code in zip(pending, answers, strict=True):
             if code not in (0, codes.NO_ROOM, codes.TRANSFER_FAILED):
                 raise codes.failure("storing", code, self._where)
-        return answers
-
-    def _settle(self, pending: Sequence[Staged], answers: Sequence[int]) -> list[Staged]:
-        """Note what putting entries answered, and return those that are to be put again."""
-        for one, code in zip(pending, answers, strict=True):
             one.code = code
-        return [one for one in self._absent(pending) if self._may_try(one)]
+        left = self._absent(pending)
+        return [one for one in left if self._may_try(one)]
 
     def _absent(self, pending: Sequence[Staged]) -> list[Staged]:
         """Return those that are not there. What is shorter, or no entry, goes."""
