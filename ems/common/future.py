@@ -41,14 +41,6 @@ class Outcome:
         """Whether the deadline has passed."""
         return self.deadline is not None and time.monotonic() >= self.deadline
 
-    def finish(self, result: CcResult) -> None:
-        """End with a result, unless it has ended."""
-        self.end(result)
-
-    def fail(self, failure: EmsException) -> None:
-        """End with a failure, unless it has ended."""
-        self.end(failure)
-
     def end(self, end: CcResult | EmsException) -> None:
         """End with a result or a failure, unless it has ended."""
         with self._lock:
@@ -119,7 +111,7 @@ def _take_note(end: CcResult | EmsException) -> None:
 def ended(result: CcResult) -> Outcome:
     """Return an outcome for which nothing had to be done."""
     outcome = Outcome(None)
-    outcome.finish(result)
+    outcome.end(result)
     return outcome
 
 

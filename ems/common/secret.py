@@ -5,10 +5,10 @@ from dataclasses import dataclass
 from typing import Final
 
 MASK: Final = "***"
-SECRET_NAME: Final = re.compile(r"key|token|secret|passw|credential|auth", re.IGNORECASE)
+_NAMES: Final = "key|token|secret|passw|credential|auth"
+SECRET_NAME: Final = re.compile(_NAMES, re.IGNORECASE)
 _IN_URL: Final = re.compile(
-    r"""([?&;][^=&\s"']*(?:key|token|secret|passw|credential|auth)[^=&\s"']*=)[^&\s"'…]+""",
-    re.IGNORECASE,
+    rf"""([?&;][^=&\s"']*(?:{_NAMES})[^=&\s"']*=)[^&\s"'…]+""", re.IGNORECASE
 )
 _USER_IN_URL: Final = re.compile(r"(://)[^/@\s\"']+@")
 

@@ -27,7 +27,7 @@ _log = logging.getLogger("ems")
 _SCHEMA = 1
 _REFRESH_SECONDS = 1.0
 _CLOSE_SECONDS = 2.0
-_DEAD_KEPT = 16
+DEAD_KEPT = 16
 """Descriptions of killed processes that a starting one leaves for `ems-cli inspect`."""
 _PACKAGES = ("ems", "torch", "torch_npu")
 
@@ -81,7 +81,7 @@ class Recorder:
                 open_run_dir(self._directory)
                 write_description(path, self._description())
                 if not written:
-                    clear_away(self._directory, keep=_DEAD_KEPT)
+                    clear_away(self._directory, keep=DEAD_KEPT)
                 written = True
                 self._closed.wait(_REFRESH_SECONDS)
         except RunDirError as error:

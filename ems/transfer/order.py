@@ -120,7 +120,7 @@ class Order:
             if not self._unfinished:
                 self._alone = task
             elif (failure := self._note(task)) is not None:
-                task.outcome.fail(failure)
+                task.outcome.end(failure)
                 continue
             self._unfinished.append(task)
             self._waiting[task.direction].append(task)
@@ -175,7 +175,7 @@ class Order:
     def _end(self, task: Task, failure: EmsException) -> None:
         self._waiting[task.direction].remove(task)
         self._forget(task)
-        task.outcome.fail(failure)
+        task.outcome.end(failure)
         self._came[task.direction].notify()
 
     def _forget(self, task: Task) -> None:

@@ -49,19 +49,19 @@ def within(seconds, call):
 
 
 def test_a_result_can_be_read_many_times_and_from_any_thread(outcome):
-    outcome.finish(RESULT)
+    outcome.end(RESULT)
     future = CcFuture(outcome)
     assert [future.result(), future.result(), within(30, future.result)] == [RESULT] * 3
 
 
 def test_a_failure_can_be_read_many_times_and_is_the_same(outcome):
     failure = EmsException("boom")
-    outcome.fail(failure)
+    outcome.end(failure)
     assert [within(30, CcFuture(outcome).result) for _ in range(3)] == [failure] * 3
 
 
 def test_reading_a_failure_again_and_again_does_not_grow_its_traceback(outcome):
-    outcome.fail(EmsException("boom"))
+    outcome.end(EmsException("boom"))
 
     def depth():
         with pytest.raises(EmsException) as caught:
@@ -73,9 +73,9 @@ def test_reading_a_failure_again_and_again_does_not_grow_its_traceback(outcome):
 
 def test_the_first_end_wins():
     ends = [
-        lambda outcome: outcome.finish(RESULT),
-        lambda outcome: outcome.finish(CcResult(0, 3)),
-        lambda outcome: outcome.fail(EmsException("late")),
+        lambda outcome: outcome.end(RESULT),
+        lambda outcome: outcome.end(CcResult(0, 3)),
+        lambda outcome: outcome.end(EmsException("late")),
     ]
     first, *_ = ends
     for later in ends:
@@ -84,9 +84,9 @@ def test_the_first_end_wins():
         later(outcome)
         assert outcome.get() == RESULT
     failed = Outcome(None)
-    failed.fail(EmsException("first"))
-    failed.finish(RESULT)
-    failed.fail(EmsException("second"))
+    failed.end(EmsException("first"))
+    failed.end(RESULT)
+    failed.end(EmsException("second"))
     with pytest.raises(EmsException, match=r"^first$"):
         failed.get()
 
@@ -98,7 +98,7 @@ def test_of_ends_at_the_same_time_exactly_one_is_seen_by_all():
 
         def end(number, outcome=outcome, start=start):
             start.wait(30)
-            outcome.finish(CcResult(number, 9))
+            outcome.end(CcResult(number, 9))
 
         threads = [threading.Thread(target=end, args=(number,)) for number in range(4)]
         for thread in threads:
@@ -112,7 +112,7 @@ def test_of_ends_at_the_same_time_exactly_one_is_seen_by_all():
 def test_a_future_is_true_whatever_its_state(outcome):
     future = CcFuture(outcome)
     assert future
-    outcome.fail(EmsException("boom"))
+    outcome.end(EmsException("boom"))
     assert future
     assert CcFuture(Outcome(None))
 
@@ -121,19 +121,19 @@ def test_done_is_false_until_the_end_and_never_raises_the_failure(outcome):
     future = CcFuture(outcome)
     assert future.done() is False
     assert repr(future) == "<CcFuture pending>"
-    outcome.fail(EmsException("boom"))
+    outcome.end(EmsException("boom"))
     assert future.done() is True
     assert repr(future) == "<CcFuture done>"
 
 
 def test_a_reader_waits_for_the_end(outcome):
-    threading.Timer(0.05, outcome.finish, [RESULT]).start()
+    threading.Timer(0.05, outcome.end, [RESULT]).start()
     assert within(30, CcFuture(outcome).result) == RESULT
 
 
 @pytest.mark.parametrize("ask", ["done", "result"])
 def test_whoever_asks_after_the_deadline_ends_a_call_that_has_not_begun(overdue, ask):
-    overdue.when_overdue = lambda: overdue.fail(RequestTimeout("timed out"))
+    overdue.when_overdue = lambda: overdue.end(RequestTimeout("timed out"))
     within(30, getattr(CcFuture(overdue), ask))
     assert overdue.ended
     with pytest.raises(RequestTimeout):
@@ -142,7 +142,7 @@ def test_whoever_asks_after_the_deadline_ends_a_call_that_has_not_begun(overdue,
 
 def test_a_reader_who_waits_when_the_deadline_passes_ends_the_call():
     outcome = Outcome(time.monotonic() + 0.05)
-    outcome.when_overdue = lambda: outcome.fail(RequestTimeout("timed out"))
+    outcome.when_overdue = lambda: outcome.end(RequestTimeout("timed out"))
     assert isinstance(within(30, outcome.get), RequestTimeout)
 
 
@@ -150,7 +150,7 @@ def test_a_call_that_moves_bytes_ends_late_rather_than_early(overdue):
     asked = threading.Event()
     overdue.when_overdue = asked.set
     assert overdue.ended is False
-    threading.Timer(0.05, overdue.finish, [RESULT]).start()
+    threading.Timer(0.05, overdue.end, [RESULT]).start()
     assert within(30, overdue.get) == RESULT
     assert asked.is_set()
 
@@ -169,12 +169,12 @@ def test_a_future_that_is_kept_does_not_keep_what_its_call_used(outcome, end):
     gc.disable()
     try:
         if end == "finish":
-            outcome.finish(RESULT)
+            outcome.end(RESULT)
         else:
             try:
                 _raise_with(holder)
             except EmsException as failure:
-                outcome.fail(failure)
+                outcome.end(failure)
         del holder
         assert kept() is None
     finally:
@@ -191,7 +191,7 @@ def test_a_dropped_future_leaves_nothing_behind(outcome):
     gone = weakref.ref(future)
     del future
     assert gone() is None
-    outcome.finish(RESULT)
+    outcome.end(RESULT)
 
 
 def test_a_forked_child_that_reads_a_running_call_gets_an_error_and_does_not_hang(outcome):
@@ -201,6 +201,6 @@ def test_a_forked_child_that_reads_a_running_call_gets_an_error_and_does_not_han
 
 
 def test_a_forked_child_may_read_what_ended_before_the_fork(outcome):
-    outcome.finish(RESULT)
+    outcome.end(RESULT)
     outcome._pid = os.getpid() + 1
     assert outcome.get() == RESULT

@@ -11,9 +11,9 @@ from pathlib import Path
 
 from contracts.mooncake_cluster import kill
 
+from ems.telemetry.recorder import DEAD_KEPT
+
 RANK = Path(__file__).with_name("soak_rank.py")
-DEAD_KEPT = 16
-"""Descriptions of killed processes that stay for `ems-cli inspect` (ems.telemetry.recorder)."""
 STARTING_SECONDS = 600
 """In which a rank is at work; it imports torch first, on a busy computer."""
 

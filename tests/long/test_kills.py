@@ -8,7 +8,7 @@ from contracts.mooncake_cluster import needs_mooncake
 
 
 @pytest.mark.parametrize(
-    ("pool", "rounds"), [("lmdb", 100), pytest.param("mooncake", 5, marks=needs_mooncake)]
+    ("pool", "rounds"), [("lmdb", 250), pytest.param("mooncake", 5, marks=needs_mooncake)]
 )
 def test_whoever_is_killed_values_are_right_or_missing_and_the_pool_works(pool, rounds):
     # cases 8 and 47

@@ -1,3 +1,4 @@
+import errno
 import fcntl
 import os
 import signal
@@ -182,6 +183,19 @@ def test_while_a_writer_has_stopped_loads_go_on_and_nothing_waits_for_it_without
     pool = open_lmdb()
     assert load(pool, "before", "a") == [bytes_of("before"), Miss.ABSENT]
     within(save, pool, "a")
+    assert load(pool, "a") == [bytes_of("a")]
+
+
+def test_a_lock_that_the_system_refuses_makes_the_pool_unavailable(open_lmdb, monkeypatch):
+    def refused(descriptor, operation):
+        raise OSError(errno.ENOLCK, os.strerror(errno.ENOLCK))
+
+    pool = open_lmdb()
+    with monkeypatch.context() as patched:
+        patched.setattr("ems.pool.lmdb.locks.fcntl.flock", refused)
+        with pytest.raises(PoolUnavailable, match=r"0\.mdb: .*No locks available"):
+            save(pool, "a")
+    save(pool, "a")
     assert load(pool, "a") == [bytes_of("a")]
 
 

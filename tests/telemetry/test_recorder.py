@@ -195,7 +195,7 @@ def test_a_process_that_was_killed_is_shown_as_dead(tmp_path):
 def test_processes_that_are_killed_again_and_again_do_not_fill_the_directory(
     start, tmp_path, monkeypatch
 ):
-    monkeypatch.setattr(module, "_DEAD_KEPT", 2)
+    monkeypatch.setattr(module, "DEAD_KEPT", 2)
     run_dir = tmp_path / "run"
     open_run_dir(run_dir)
     for pid in range(2**22 + 1, 2**22 + 9):

@@ -177,7 +177,7 @@ def test_a_running_task_whose_deadline_passes_is_not_ended_by_whoever_asks(order
     assert within(order.next, SAVE) is running
     running.outcome.deadline = 0.0
     assert not running.outcome.ended
-    running.outcome.finish(CcResult(1, 1))
+    running.outcome.end(CcResult(1, 1))
     order.finish(running)
     assert running.outcome.get() == CcResult(1, 1)
 
@@ -277,7 +277,7 @@ def test_what_a_finished_task_used_is_let_go_though_its_outcome_is_kept(order):
     outcome, gone = done.outcome, weakref.ref(done)
     submit(order, done)
     assert ready(order, SAVE) is done
-    outcome.finish(CcResult(1, 1))
+    outcome.end(CcResult(1, 1))
     order.finish(done)
     gc.disable()
     try:

@@ -68,7 +68,7 @@ class OrderAgreesWithPairwiseRule(RuleBasedStateMachine):
     @rule(data=st.data())
     def finish(self, data):
         task = data.draw(st.sampled_from(self.running))
-        task.outcome.finish(CcResult(1, 1))
+        task.outcome.end(CcResult(1, 1))
         self.running.remove(task)
         self.unfinished.remove(task)
         self.order.finish(task)

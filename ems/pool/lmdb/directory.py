@@ -7,10 +7,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from ems.common.exception import InvalidArgument, PoolUnavailable
-from ems.pool.lmdb.locks import OPENING_SECONDS, lock_within
+from ems.pool.lmdb.locks import OPENING_SECONDS, OWN_FILE, lock_within
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
-_FILE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 _USERS = "users"
 
 
@@ -36,7 +35,7 @@ class Directory:
         try:
             self._descriptor = self._locked()
             try:
-                self._users = os.open(_USERS, _FILE, 0o600, dir_fd=self._descriptor)
+                self._users = os.open(_USERS, OWN_FILE, 0o600, dir_fd=self._descriptor)
                 self.alone = self._lock_alone()
             except BaseException:
                 self.close()
@@ -70,7 +69,7 @@ class Directory:
         """Write a file as a whole."""
         new = f"{name}.new"
         self.unlink(new)
-        descriptor = os.open(new, _FILE | os.O_EXCL, 0o600, dir_fd=self._descriptor)
+        descriptor = os.open(new, OWN_FILE | os.O_EXCL, 0o600, dir_fd=self._descriptor)
         with os.fdopen(descriptor, "w", encoding="utf-8") as file:
             file.write(text)
         os.replace(new, name, src_dir_fd=self._descriptor, dst_dir_fd=self._descriptor)

@@ -1,4 +1,4 @@
-"""Whether a pool answers: asked on a thread of its own, since LMDB's lock has no time limit."""
+"""Whether a pool answers: asked on a thread of its own, which may wait longer than its caller."""
 
 import os
 import secrets

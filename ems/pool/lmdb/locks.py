@@ -18,9 +18,10 @@ WAIT_SECONDS = 2.0
 """Some hundred times what the longest write takes."""
 OPENING_SECONDS = 30.0
 """Whoever makes a pool first takes all of its files from the file system."""
+OWN_FILE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+"""How the pool opens files of its own: made where they are missing, no link followed."""
 _SHORT_WAIT_SECONDS = 0.02
 _LONGEST_NAP_SECONDS = 0.001
-_FILE = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
 class WriterBusy(PoolUnavailable):
@@ -51,7 +52,7 @@ class WriterLock:
         self._path = path
         self._threads = threading.Lock()
         self._patience = WAIT_SECONDS
-        self._descriptor = os.open(path, _FILE, 0o600)
+        self._descriptor = os.open(path, OWN_FILE, 0o600)
 
     @contextmanager
     def held(self, *, patiently: bool = True) -> Iterator[None]:

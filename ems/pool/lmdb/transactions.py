@@ -133,8 +133,8 @@ class Transactions:
 
     def _write_once(self, change: Callable[[Writing], _Result], *, patiently: bool) -> _Result:
         with (
-            self._writer.held(patiently=patiently),
             self._reported(),
+            self._writer.held(patiently=patiently),
             self.environment.begin(write=True) as txn,
         ):
             writing = Writing(
