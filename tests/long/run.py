@@ -16,7 +16,7 @@ import sys
 import time
 import traceback
 
-RUNS = ("history", "faults", "streams", "kills", "fuzz", "sanitizers", "soak")
+RUNS = ("history", "faults", "streams", "kills", "fuzz", "calls", "sanitizers", "soak")
 
 
 def main():

@@ -1,4 +1,4 @@
-"""A few thousand of the calls that the long run `fuzz` makes by the hundred thousand."""
+"""A few thousand of the calls that the long run `calls` makes by the hundred thousand."""
 
 import time
 
