@@ -53,11 +53,13 @@ class Machine:
 
     def close(self):
         """End what is under way; nothing may be left."""
-        try:
-            self._shutdown()
-        finally:
-            set_fault("DELAY", "")
-            self.pools.close()
+        self._shutdown()
+
+    def leave(self):
+        """Leave nothing to whoever comes next, however this history has ended."""
+        Ems.shutdown()
+        set_fault("DELAY", "")
+        self.pools.close()
 
     def step(self):
         """Do the next thing, and check."""

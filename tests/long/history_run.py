@@ -87,6 +87,8 @@ def _go(machine, amount, resident, every):
         machine.close()
     except BaseException as failure:  # noqa: BLE001 - the watching thread raises it
         return failure
+    finally:
+        machine.leave()
     return None
 
 

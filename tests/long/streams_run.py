@@ -90,7 +90,7 @@ def everywhere(count):
     found = {
         "default stream": races(kv, None, count),
         "side stream": races(kv, torch.npu.Stream(), count),
-        "threads": on_threads(max(1, count // THREADS), THREADS),
+        "threads": on_threads(max(4, count // THREADS), THREADS),
     }
     cc.register_kvcache(other)
     found["npu:1"] = races(other, torch.npu.Stream(device="npu:1"), count)
@@ -106,7 +106,7 @@ found = {}
 with knobs(DELAY="*=%d" % (100 + SEED % 5 * 50)):
     found["sound"] = everywhere(ROUNDS)
 AscendDevice.caller_work = lambda self: Finished()
-with knobs(DELAY="*=3000,copy_h2d=0,copy_d2h=0"):
+with knobs(DELAY="*=10000,copy_h2d=0,copy_d2h=0"):  # far longer than a thread waits its turn
     found["careless"] = everywhere(4)
 Ems.shutdown()
 print(found)

@@ -5,7 +5,11 @@ import time
 import history_run
 import pytest
 
+import ems.client
+from ems import Ems
 from ems.pool.ledger import Ledger
+from ems.pool.registry import open_pool
+from ems.simulator.control import setting
 
 
 def test_random_histories_agree_with_a_plain_model():
@@ -14,7 +18,11 @@ def test_random_histories_agree_with_a_plain_model():
 
 def test_a_seed_makes_the_same_history_again():
     def begun():
-        return history_run.Machine("7").random.random()
+        machine = history_run.Machine("7")
+        try:
+            return machine.random.random()
+        finally:
+            machine.leave()
 
     assert begun() == begun()
 
@@ -29,3 +37,6 @@ def test_a_history_that_fails_tells_its_seed_and_the_last_operations(monkeypatch
     with pytest.raises(AssertionError, match=r"history\('7-0'\), operation \d+") as told:
         history_run.run(2000, "7")
     assert "the last of them" in str(told.value)
+    assert Ems.get_cc() is None
+    assert not setting("DELAY")
+    assert ems.client.open_pool is open_pool
