@@ -213,3 +213,5 @@ def test_the_next_copy_starts_before_an_earlier_one_is_settled():
             lambda arrived, number=number: order.append((number, arrived, len(device.copies))),
         )
     assert order == [(0, True, 3)]
+    within(course.pipeline.finish)
+    assert [number for number, *_ in order] == [0, 1, 2]

@@ -100,7 +100,8 @@ class MemmoveChannel:
         self.direction = direction
         self.closed = False
         self._queue = queue.SimpleQueue()
-        threading.Thread(target=self._run, daemon=True).start()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
 
     def start(self, spans):
         assert sum(not copy.done() for copy in self.device.copies) < self.lanes
@@ -119,8 +120,12 @@ class MemmoveChannel:
         return copy
 
     def close(self):
+        """End the thread: what it copies to or from is about to be unmapped."""
         self.closed = True
         self._queue.put(None)
+        if self.device.gate is None:
+            self._thread.join(PATIENCE)
+            assert not self._thread.is_alive()
 
     def _run(self):
         while (copy := self._queue.get()) is not None:
