@@ -1,11 +1,17 @@
 """The SDK on a real Mooncake cluster: ranks in processes, masters that come and go."""
 
 import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import threading
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
+from itertools import count
 
 import pytest
-from contracts.mooncake_cluster import cluster, eventually, kill, needs_mooncake
+from contracts.mooncake_cluster import cluster, eventually, hang, kill, needs_mooncake
 from preamble import BS, OPT, block, boot, buf, cache, poison, same, sl
 
 from ems import CcKvOption, Ems, EmsErrorCode, EmsException, KVCacheType
@@ -13,6 +19,8 @@ from ems import CcKvOption, Ems, EmsErrorCode, EmsException, KVCacheType
 pytestmark = needs_mooncake
 
 IO_CODES = (EmsErrorCode.EMS_IO_ERROR, EmsErrorCode.EMS_IO_TIMEOUT)
+HEALTH_SECONDS = 2.0
+"""How long after the end of a master `check_health` may still be True, or take."""
 
 
 def url_of(trial):
@@ -193,6 +201,157 @@ def test_a_process_outlives_every_master_and_always_says_what_is_the_matter(kv):
         poison(kv, 2)
         assert cc.load(sl(3), [292], [BS], OPT).success == 1
         assert same(block(kv, 3), want)
+
+
+class Watch:
+    """Asks for the health again and again, as a client's own thread does, and keeps the answers."""
+
+    def __init__(self):
+        self.checks = []
+        """Of each check its start, its end and its answer."""
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self):
+        while not self._ended.wait(0.01):
+            start = time.monotonic()
+            self.checks.append((start, Ems.check_health(), time.monotonic()))
+
+    def end(self):
+        self._ended.set()
+        self._thread.join(30)
+        assert not self._thread.is_alive()
+
+    def says(self, answer):
+        return bool(self.checks) and self.checks[-1][1] is answer
+
+
+@contextmanager
+def requests_all_the_time(cc):
+    """Save, load and look up on threads of their own until the block ends."""
+    ended = threading.Event()
+
+    def repeat(call, *blocks):
+        option = CcKvOption(timeout=500)
+        for turn in count():
+            if ended.is_set():
+                return
+            try:
+                call(turn, option, blocks)
+            except EmsException as error:
+                assert error.status_code() in IO_CODES  # noqa: PT017 - most succeed
+                time.sleep(0.01)
+
+    def save(turn, option, blocks):
+        cc.save(sl(*blocks), [turn * 4 + at for at in range(4)], [BS] * 4, option)
+
+    def load(turn, option, blocks):
+        cc.load(sl(*blocks), [turn * 4 + at for at in range(4)], [BS] * 4, option)
+
+    def look_up(turn, option, _):
+        cc.exists([turn * 4 + at for at in range(4)], option)
+
+    threads = [
+        threading.Thread(target=repeat, args=(call, *blocks), daemon=True)
+        for call, *blocks in ((save, 0, 1, 2, 3), (load, 4, 5, 6, 7), (look_up,))
+    ]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join(60)
+    assert not any(thread.is_alive() for thread in threads)
+
+
+def stopped(trial):
+    hang(trial.master, signal.SIGSTOP)
+    return lambda: hang(trial.master, signal.SIGCONT)
+
+
+def killed(trial):
+    kill(trial.master)
+    return trial.start_master
+
+
+@pytest.mark.parametrize("harm", [killed, stopped])
+@pytest.mark.parametrize("metrics", [True, False], ids=["with-metrics", "without-metrics"])
+@pytest.mark.parametrize("busy", [True, False], ids=["busy", "idle"])
+def test_health_is_gone_within_two_seconds_of_the_master_and_comes_back_with_it(
+    kv, harm, metrics, busy
+):
+    # case 51
+    with cluster() as trial:
+        cc = boot(pool=url_of(trial) if metrics else f"mooncake://127.0.0.1:{trial.port}")
+        cc.register_kvcache(kv)
+        with requests_all_the_time(cc) if busy else nullcontext():
+            watch = Watch()
+            assert eventually(lambda: watch.says(True))
+            start = time.monotonic()
+            heal = harm(trial)
+            harmed = time.monotonic()
+            assert eventually(lambda: watch.says(False))
+            time.sleep(2.5)  # what hung at that moment is known to hang now
+            healing = time.monotonic()
+            heal()
+            assert eventually(lambda: watch.says(True))
+            watch.end()
+        gone = min(end for _, answer, end in watch.checks if not answer and end > start)
+        assert gone - start < HEALTH_SECONDS
+        assert not any(
+            answer for begin, answer, end in watch.checks if harmed < begin and end < healing
+        )
+        assert max(end - begin for begin, _, end in watch.checks) < HEALTH_SECONDS
+        assert cc.save(sl(0), [-1], [BS], OPT).success == 1
+        Ems.shutdown()
+
+
+HANGS_BEFORE_INIT = """
+import signal, time
+from ems import simulator
+simulator.ensure()
+from contracts.mooncake_cluster import cluster, eventually, hang
+from preamble import boot
+from ems import Ems, EmsErrorCode, EmsException
+
+def seconds(call):
+    start = time.monotonic()
+    assert call() is False
+    return time.monotonic() - start
+
+def init():
+    try:
+        boot(pool=trial.url + "&staging=1MiB")
+    except EmsException as error:
+        assert error.status_code() == EmsErrorCode.EMS_RECOVERD_ERROR, error
+        assert "hangs" in str(error), error
+        return False
+
+with cluster() as trial:
+    hang(trial.master, signal.SIGSTOP)
+    assert seconds(init) < 5
+    assert max(seconds(Ems.check_health) for _ in range(3)) < 2
+    hang(trial.master, signal.SIGCONT)
+    assert eventually(Ems.check_health)
+    boot(pool=trial.url + "&staging=1MiB")
+    Ems.shutdown()
+"""
+
+
+def test_a_master_that_hangs_before_init_stops_no_thread_of_the_process():
+    # case 25; a process that waits within Mooncake's setup cannot even tell the time
+    ended = subprocess.run(
+        [sys.executable, "-c", HANGS_BEFORE_INIT],
+        env={**os.environ, "PYTHONPATH": ":".join(sys.path)},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+    assert ended.returncode == 0, ended.stderr[-4000:]
 
 
 @pytest.mark.parametrize("staging", ["64KiB", "256KiB"])

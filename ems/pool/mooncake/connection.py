@@ -30,6 +30,8 @@ _FRESH_SECONDS = 0.5
 _RETRY_SECONDS = 0.5
 """Between two attempts to connect; what the first one said is the answer meanwhile."""
 _CLOSE_SECONDS = 5.0
+_CLOSE_UNCONNECTED_SECONDS = 0.3
+"""There is nothing to leave then; an attempt that is under way ends by itself."""
 OWN_NBYTES = HEADERS_NBYTES + HEALTH_NBYTES
 """What the connection keeps of the staging memory for look-ups and health checks."""
 
@@ -126,11 +128,12 @@ class Connection:
         """Leave the cluster; waits a few seconds for calls that hang, and no longer."""
         with self._changed:
             first, self.closed = not self.closed, True
+            seconds = _CLOSE_SECONDS if self._link else _CLOSE_UNCONNECTED_SECONDS
             self._changed.notify_all()
         if first:
             thread = threading.Thread(target=self._leave, name="ems-mooncake-close", daemon=True)
             thread.start()
-            thread.join(_CLOSE_SECONDS)
+            thread.join(seconds)
 
     def _leave(self) -> None:
         with self._changed:
@@ -186,7 +189,9 @@ class Connection:
 
     def _make_link(self) -> Link:
         settings = self._settings
-        local = probe(settings, None)
+        # a setup with a master that hangs keeps all threads of this process from running, for
+        # minutes (https://github.com/kvcache-ai/Mooncake/pull/3947)
+        local = probe(settings, None, until_it_hangs_up=True)
         library = Library(settings)
         library.setup(settings.host or local)
         try:
@@ -207,8 +212,12 @@ class Connection:
         )
 
 
-def probe(settings: MooncakeSettings, deadline: float | None) -> str:
+def probe(
+    settings: MooncakeSettings, deadline: float | None, *, until_it_hangs_up: bool = False
+) -> str:
     """Return this host's address towards the master, which accepts connections.
+
+    The system accepts them for a master that is stopped, but never hangs up for it.
 
     Raises:
         PoolUnavailable: it does not.
@@ -223,8 +232,18 @@ def probe(settings: MooncakeSettings, deadline: float | None) -> str:
         address = settings.master_host, settings.master_port
         with socket.create_connection(address, timeout=seconds) as connection:
             local = str(connection.getsockname()[0])
+            if until_it_hangs_up:
+                _await_the_end(connection, f"mooncake's master at {settings.master}")
     except OSError as error:
         raise PoolUnavailable(
             f"mooncake's master at {settings.master} does not accept connections: {error}"
         ) from error
     return f"[{local}]" if ipaddress.ip_address(local.partition("%")[0]).version > 4 else local  # noqa: PLR2004
+
+
+def _await_the_end(connection: socket.socket, where: str) -> None:
+    try:
+        connection.shutdown(socket.SHUT_WR)
+        connection.recv(1)
+    except TimeoutError as error:
+        raise PoolUnavailable(f"{where} accepts connections, but hangs") from error
