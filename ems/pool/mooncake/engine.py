@@ -44,8 +44,9 @@ class MooncakePool(PoolEngine):
     A reader gets a copy that was verified, so nothing that happens in the cluster touches it.
 
     A look-up leases what it finds for the master's default time (10 s unless set), in which it is
-    not evicted; with `?metrics=` it leases nothing. An evicted entry is ABSENT: Mooncake does not
-    say why one is not there.
+    not evicted; with `?metrics=` it leases nothing. Without, saves that find no room are refused
+    for as long as all that is stored is looked up again and again. An evicted entry is ABSENT:
+    Mooncake does not say why one is not there.
     """
 
     def __init__(self, settings: MooncakeSettings, memory: HostMemory) -> None:
