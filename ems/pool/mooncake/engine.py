@@ -18,11 +18,11 @@ from ems.pool.base import (
     PoolStats,
     Refused,
 )
-from ems.pool.extents import aligned
 from ems.pool.mooncake.connection import Connection, Link
 from ems.pool.mooncake.desk import Desk
 from ems.pool.mooncake.fetch import Fetching, withhold
 from ems.pool.mooncake.header import HEADER_NBYTES, object_nbytes
+from ems.pool.mooncake.room import Room
 from ems.pool.mooncake.settings import MooncakeSettings
 from ems.pool.mooncake.store import Staged, Storing
 from ems.pool.staging import Staging
@@ -53,6 +53,7 @@ class MooncakePool(PoolEngine):
         self._settings = settings
         self._connection = Connection(settings, memory)
         self._desk = Desk()
+        self._room = Room(settings.staging_nbytes, self._connection.where)
         self._missed: OrderedDict[PoolKey, Miss] = OrderedDict()
         # each direction gets half, less what headers and fragments take
         self.window_nbytes = settings.staging_nbytes * 3 // 8
@@ -105,14 +106,9 @@ class MooncakePool(PoolEngine):
             object_nbytes(tokens=many, nbytes=size)
             for many, size in zip(tokens, nbytes, strict=True)
         ]
-        room = self._settings.staging_nbytes
-        chosen: list[int] = []
-        for at, answer in enumerate(answers):
-            if answer is Refused.NO_SPACE and aligned(sizes[at]) <= room:
-                chosen.append(at)
-                room -= aligned(sizes[at])
-            elif answer is Refused.NO_SPACE:
-                self._note([keys[at]], Miss.SAVE_FAILED)
+        wanted = {at: sizes[at] for at, answer in enumerate(answers) if answer is Refused.NO_SPACE}
+        chosen = self._room.fitting(wanted)
+        self._note([keys[at] for at in wanted.keys() - chosen], Miss.SAVE_FAILED)
         starts = self._staging().take([sizes[at] for at in chosen], deadline=deadline)
         places = {
             at: Place(keys[at], start + HEADER_NBYTES, tokens[at], nbytes[at])
