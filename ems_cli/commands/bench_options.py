@@ -117,8 +117,8 @@ class KindOptions:
         bool,
         typer.Option(
             "--suite",
-            help="A fixed set of caches, calls and goals instead, on the first device; in one"
-            " --pool, if that is given.",
+            help="A fixed set of caches, calls, pools and goals instead, on the first device; in"
+            " one --pool, if that is given.",
         ),
     ] = False
     quick: Annotated[

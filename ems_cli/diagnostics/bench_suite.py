@@ -25,6 +25,7 @@ from ems_cli.diagnostics.submission import HeldTime, measure_submission
 from ems_cli.diagnostics.suite_goals import (
     Goal,
     both_ways_goals,
+    by_hand_goals,
     copying_goals,
     held_goals,
     latency_goals,
@@ -39,6 +40,7 @@ from ems_cli.diagnostics.suite_models import (
     needed_nbytes,
     suite_models,
 )
+from ems_cli.diagnostics.suite_pools import PoolCase, PoolExtent, PoolFindings, measure_pools
 from ems_cli.diagnostics.suite_small import SmallFigures, small_figures
 
 _FEWEST: Final = 5
@@ -53,7 +55,8 @@ class Extent:
     quick: bool
     runs: int | None
     pool: str | None = None
-    """URL of the pool that the cases save into; None: memory:// of the size needed."""
+    """URL of the pool that the cases save into; None: memory:// of the size needed, and then all
+    kinds of pools in turn."""
 
     @property
     def seconds(self) -> float:
@@ -66,9 +69,17 @@ class Extent:
         return min(self.budget_nbytes, _QUICK_NBYTES) if self.quick else self.budget_nbytes
 
     @property
+    def pools(self) -> PoolExtent | None:
+        """How much of the pools is measured; None where the caller has chosen one."""
+        if self.pool is not None:
+            return None
+        return PoolExtent(self.quick, self.runs, self.memory_nbytes)
+
+    @property
     def steps(self) -> int:
-        """Steps of progress: the cases, and the small figures."""
-        return len(suite_models(quick=self.quick)) * (len(CALLS) + 1) + 2
+        """Steps of progress: the cases, the small figures and the pools."""
+        cases = len(suite_models(quick=self.quick)) * (len(CALLS) + 1)
+        return cases + 2 + (0 if self.pools is None else self.pools.steps)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,16 +117,23 @@ class SuiteReport:
     cases: tuple[SuiteCase, ...]
     held: tuple[HeldTime, ...]
     small: SmallFigures | None
+    pools: tuple[PoolCase, ...]
+    """Empty where the caller has chosen a pool."""
     goals: tuple[Goal, ...]
     skipped: tuple[str, ...]
-    """What took too much memory, in words."""
+    """What took too much memory, or a pool that cannot be had here, in words."""
+
+    @property
+    def all_cases(self) -> tuple[SuiteCase | PoolCase, ...]:
+        """Those of the pools, too."""
+        return (*self.cases, *self.pools)
 
     @property
     def has_problem(self) -> bool:
         """Whether bytes were wrong, or blocks failed; a missed goal may be the host's."""
         return any(
             case.wrong_blocks or any(one.figures.failed_blocks for one in case.operations.values())
-            for case in self.cases
+            for case in self.all_cases
         )
 
 
@@ -126,6 +144,11 @@ class _Measured:
     skipped: list[str] = field(default_factory=list)
     held: tuple[HeldTime, ...] = ()
     small: SmallFigures | None = None
+    pools: PoolFindings = field(default_factory=PoolFindings)
+
+    @property
+    def all_cases(self) -> tuple[SuiteCase | PoolCase, ...]:
+        return (*self.cases, *self.pools.cases)
 
 
 def suite_on(bench: Bench, index: int, extent: Extent) -> SuiteReport:
@@ -143,6 +166,8 @@ def suite_on(bench: Bench, index: int, extent: Extent) -> SuiteReport:
         for model in suite_models(quick=extent.quick):
             _measure_model(bench, index, model, extent, measured)
         _measure_rest(bench, index, extent, measured)
+        if extent.pools is not None:
+            measure_pools(bench, index, extent.pools, measured.pools)
     except KeyboardInterrupt as error:
         ended, failure = "interrupted", error
     except EmsException as error:
@@ -151,13 +176,14 @@ def suite_on(bench: Bench, index: int, extent: Extent) -> SuiteReport:
         raise failure
     others = share_of_others(before, host_times(), os.cpu_count() or 1)
     fewest = min(
-        (one.figures.runs for case in measured.cases for one in case.operations.values()), default=0
+        (one.figures.runs for case in measured.all_cases for one in case.operations.values()),
+        default=0,
     )
     return SuiteReport(
         simulated=bench.runtime.simulated,
         labels=labels_of(
             simulated=bench.runtime.simulated,
-            verified=all(case.verified_blocks for case in measured.cases),
+            verified=all(case.verified_blocks for case in measured.all_cases),
             runs=fewest,
             others_cpu_share=others,
             busy=bench.noise is not None and bench.noise.busy,
@@ -175,8 +201,9 @@ def suite_on(bench: Bench, index: int, extent: Extent) -> SuiteReport:
         cases=tuple(measured.cases),
         held=measured.held,
         small=measured.small,
-        goals=tuple(measured.goals),
-        skipped=tuple(measured.skipped),
+        pools=tuple(measured.pools.cases),
+        goals=(*measured.goals, *(g for case in measured.pools.cases for g in by_hand_goals(case))),
+        skipped=(*measured.skipped, *measured.pools.skipped),
     )
 
 

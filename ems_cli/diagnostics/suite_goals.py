@@ -15,6 +15,9 @@ from ems_cli.diagnostics.bench import (
 )
 from ems_cli.diagnostics.bench_figures import both_ways_gain
 from ems_cli.diagnostics.submission import HeldTime
+from ems_cli.diagnostics.suite_kinds import PoolName
+from ems_cli.diagnostics.suite_models import ORDERED_AT
+from ems_cli.diagnostics.suite_pools import LOAD_BY_HAND, SAVE_BY_HAND, PoolCase
 from ems_cli.diagnostics.suite_small import SmallFigures
 
 EXISTS_SECONDS: Final = 10e-3
@@ -23,6 +26,8 @@ LATENCY_SECONDS: Final = 150e-6
 NOT_COPYING: Final = 0.05
 BOTH_WAYS: Final = 1.6
 GROWTH_NBYTES: Final = 8 << 20
+BY_HAND: Final[Mapping[PoolName, float]] = {"lmdb": 0.85, "mooncake": 0.90}
+"""Of the engine's own calls with the same values."""
 
 Unit = Literal["share", "seconds", "nbytes", "factor", "rate"]
 
@@ -109,6 +114,25 @@ def latency_goals(name: str, operations: Mapping[str, Operation]) -> Iterator[Go
             raw=alone,
             raw_unit="seconds",
         )
+
+
+def by_hand_goals(case: PoolCase) -> Iterator[Goal]:
+    """Yield the shares of the engine's own calls that waiting calls reach."""
+    for operation, by_hand, share in (
+        (SAVE, SAVE_BY_HAND, case.save_by_hand_share),
+        (LOAD, LOAD_BY_HAND, case.load_by_hand_share),
+    ):
+        if share is not None and case.blocks_per_call == ORDERED_AT:
+            rate = case.operations[by_hand].figures.bytes_per_second
+            yield goal(
+                f"{case.pool} {operation}, {case.model}",
+                share,
+                "share",
+                BY_HAND.get(case.pool),
+                at_least=True,
+                raw=rate,
+                raw_unit="rate",
+            )
 
 
 def held_goals(times: Sequence[HeldTime]) -> Iterator[Goal]:

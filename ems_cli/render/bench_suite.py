@@ -8,10 +8,11 @@ from rich.table import Table
 from rich.text import Text
 
 from ems.common.units import format_nbytes
-from ems_cli.diagnostics.bench import LOAD, SAVE
+from ems_cli.diagnostics.bench import LOAD, RAW_IN, RAW_OUT, SAVE
 from ems_cli.diagnostics.bench_suite import SuiteCase, SuiteReport
 from ems_cli.diagnostics.suite_goals import Goal, Unit
 from ems_cli.diagnostics.suite_models import ORDERED_AT
+from ems_cli.diagnostics.suite_pools import LOAD_BY_HAND, SAVE_BY_HAND, PoolCase
 from ems_cli.render.bench import PHASES, phase_row
 from ems_cli.render.figures import (
     bullets,
@@ -28,6 +29,11 @@ _LEGEND: Final = (
     "same bytes without the library came to in this run. GB/s of waiting and of asynchronous "
     "calls. of raw: by that of one raw copy in one call. both: a save and a load at once, by the "
     "rate of one alone. ordered: blocks that follow each other in memory."
+)
+_POOLS_LEGEND: Final = (
+    "Pools: GB/s of waiting calls, with a quarter of the layers. by hand: the engine's own calls "
+    "with the same values, and the same copies between NPU and host meanwhile, but no checksums "
+    "and no eviction; raw in the goals of lmdb and mooncake."
 )
 
 
@@ -56,21 +62,24 @@ def _parts(report: SuiteReport) -> Iterator[RenderableType]:
     if timed:
         yield Text()
         yield _phases(timed)
+    yield from _pools(report.pools)
     yield Text()
     yield Text(_LEGEND, style="dim")
+    if report.pools:
+        yield Text(_POOLS_LEGEND, style="dim")
     if report.quick:
         yield Text("quick: a quarter of the layers, so spans of the same sizes", style="dim")
     if report.skipped:
         yield Text()
-        yield Text(f"Skipped, --memory allows {format_nbytes(report.memory_nbytes)}:")
+        yield Text(f"Skipped; a case may take {format_nbytes(report.memory_nbytes)} (--memory):")
         yield bullets(report.skipped)
     yield Text()
     yield from _end(report)
 
 
 def _verdict(report: SuiteReport) -> Iterator[Text]:
-    wrong = sum(case.wrong_blocks for case in report.cases)
-    verified = sum(case.verified_blocks for case in report.cases)
+    wrong = sum(case.wrong_blocks for case in report.all_cases)
+    verified = sum(case.verified_blocks for case in report.all_cases)
     if wrong:
         yield Text(f"WRONG: {wrong} of {verified} loaded blocks differ", style="bold red")
     else:
@@ -116,6 +125,22 @@ def _phases(cases: Sequence[SuiteCase]) -> Table:
         for name in (SAVE, LOAD):
             table.add_row(f"{name}, {case.model}", *phase_row(case.operations[name].figures))
     return table
+
+
+def _pools(cases: Sequence[PoolCase]) -> Iterator[RenderableType]:
+    """Yield a table for each cache."""
+    for model in dict.fromkeys(case.model for case in cases):
+        mine = [case for case in cases if case.model == model]
+        yield Text()
+        yield heading(f"Pools, {model}: entries of {format_nbytes(mine[0].entry_nbytes)}")
+        columns = ("blocks", "save", "raw copy", "by hand", "load", "raw copy", "by hand")
+        table = plain_table("", *columns, right=columns)
+        for case in mine:
+            names = (SAVE, RAW_OUT, SAVE_BY_HAND, LOAD, RAW_IN, LOAD_BY_HAND)
+            found = [case.operations.get(name) for name in names]
+            rates = [None if one is None else one.figures.bytes_per_second for one in found]
+            table.add_row(case.pool, str(case.blocks_per_call), *map(gigabytes, rates))
+        yield table
 
 
 def _spans(case: SuiteCase) -> str:
