@@ -20,7 +20,7 @@ from ems.pool.lmdb.space import map_nbytes
 
 _LOG = logging.getLogger(__name__)
 
-_LAYOUT = 2
+_LAYOUT = 3
 _AGREEMENT = "pool.json"
 _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _CAPACITY_NBYTES = 8 << 30

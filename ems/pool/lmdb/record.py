@@ -23,8 +23,10 @@ _PAGE_HEADER = 16
 _INLINE_NBYTES = 1984
 """A record up to this size shares a page with others."""
 _SMALL_NBYTES = 64 << 10
+_FEW_PAGES = 64
+"""Below this many, one page more for a few bytes is worth a piece of its own."""
 
-VERSION = 2
+VERSION = 3
 _HEADER = struct.Struct("<HHIQQQQQ")
 _UNCHECKED, _XXH3 = 0, 1
 _KINDS = (_UNCHECKED, _XXH3)
@@ -106,14 +108,14 @@ def age_name(header: Header) -> bytes:
 
 @lru_cache(maxsize=1024)
 def pieces_of(nbytes: int, piece_pages: int) -> Sequence[tuple[int, int]]:
-    """Return start and length of each piece: whole pages, then what shares a page with others."""
+    """Return start and length of each piece; of a short rest what shares a page with others."""
     longest = piece_pages * PAGE_NBYTES - _PAGE_HEADER
     whole = max(0, nbytes - 1) // longest
     pieces = [(at * longest, longest) for at in range(whole)]
     start, rest = whole * longest, nbytes - whole * longest
     pages = (rest + _PAGE_HEADER) // PAGE_NBYTES
     head = pages * PAGE_NBYTES - _PAGE_HEADER
-    if pages and 0 < rest - head <= _INLINE_NBYTES:
+    if 0 < pages < _FEW_PAGES and 0 < rest - head <= _INLINE_NBYTES:
         return (*pieces, (start, head), (start + head, rest - head))
     return (*pieces, (start, rest))
 

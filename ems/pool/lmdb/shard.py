@@ -19,6 +19,8 @@ from ems.pool.staging import Bytes
 
 _LOG = logging.getLogger(__name__)
 
+_STEP_NBYTES = 256 << 10
+
 
 class Fetched(enum.Enum):
     """What came of reading an entry."""
@@ -88,25 +90,29 @@ class Shard:
                 fetched += [self._fetch(txn, wish) for wish in batch]
         return fetched
 
-    def store(self, offers: Sequence[Offer]) -> None:
-        """Store entries where nothing as long is stored, each visible as a whole."""
+    def store(self, offers: Sequence[Offer], touched: Mapping[PoolKey, int]) -> None:
+        """Store entries where nothing as long is stored, each visible as a whole.
+
+        What was used is noted before, so that it is not what has to go.
+        """
         for batch in self._batches(offers, lambda offer: offer.content.nbytes):
             if len(batch) == 1:
-                self._make_room(batch[0])
+                self._make_room(batch[0], touched)
 
-            def write(writing: Writing, batch: Sequence[Offer] = batch) -> None:
+            def write(
+                writing: Writing,
+                batch: Sequence[Offer] = batch,
+                touched: Mapping[PoolKey, int] = touched,
+            ) -> None:
+                writing.touch(touched)
                 writing.store(batch, clock=time.monotonic_ns(), checked=self._checked)
 
             self._write(write)
+            touched = {}
 
     def touch(self, touched: Mapping[PoolKey, int], *, patiently: bool = True) -> None:
         """Note when entries were used."""
-
-        def touch(writing: Writing) -> None:
-            for key, clock in touched.items():
-                writing.touch(key, clock)
-
-        self._write(touch, patiently=patiently)
+        self._write(lambda writing: writing.touch(touched), patiently=patiently)
 
     def remove(self, keys: Sequence[PoolKey]) -> int:
         """Remove entries; return how many there were."""
@@ -171,10 +177,7 @@ class Shard:
             piece = txn.get(piece_name(header.serial, index), db=self._tables.pieces)
             if piece is None or len(piece) != length:
                 return Fetched.DAMAGED
-            target = wish.target[start : start + length]
-            np.copyto(target, np.frombuffer(piece, np.uint8))
-            if checksum is not None:
-                checksum.add(target)
+            _copy(np.frombuffer(piece, np.uint8), wish.target[start : start + length], checksum)
         if checksum is not None and checksum.value() != header.checksum:
             return Fetched.DAMAGED
         return Fetched.READ
@@ -196,13 +199,14 @@ class Shard:
         if batch:
             yield batch
 
-    def _make_room(self, offer: Offer) -> None:
+    def _make_room(self, offer: Offer, touched: Mapping[PoolKey, int]) -> None:
         """Evict ahead for an entry larger than a batch, and let the pages come free."""
         need = charge_of(offer.content.nbytes)
         if need <= self._transactions.batch_nbytes:
             return
 
         def evict(writing: Writing) -> int:
+            writing.touch(touched)
             leaving = writing.spare_rival(offer, clock=time.monotonic_ns())
             if leaving is None:
                 return 0
@@ -213,3 +217,14 @@ class Shard:
             pass
         for _ in range(2):
             self._write(Writing.take_turn)
+
+
+def _copy(source: Bytes, target: Bytes, checksum: Checksum | None) -> None:
+    """Copy a piece, with a checksum in steps that the processor's cache holds."""
+    if checksum is None:
+        np.copyto(target, source)
+        return
+    for start in range(0, source.nbytes, _STEP_NBYTES):
+        step = target[start : start + _STEP_NBYTES]
+        np.copyto(step, source[start : start + _STEP_NBYTES])
+        checksum.add(step)

@@ -40,15 +40,15 @@ class Shards:
 
     def store(self, offers: Sequence[Offer], touched: Mapping[PoolKey, int]) -> None:
         """Store entries where nothing as long is stored, after noting what was used."""
-        self.touch(touched)
+        used = self._touched_of_each(touched)
         for at, members in self._shared_out([offer.key for offer in offers]):
-            self._shards[at].store([offers[member] for member in members])
+            self._shards[at].store([offers[member] for member in members], used.pop(at, {}))
+        for at, mine in used.items():
+            self._shards[at].touch(mine)
 
     def touch(self, touched: Mapping[PoolKey, int], *, patiently: bool = True) -> None:
         """Note when entries were used."""
-        keys = list(touched)
-        for at, members in self._shared_out(keys):
-            mine = {keys[member]: touched[keys[member]] for member in members}
+        for at, mine in self._touched_of_each(touched).items():
             self._shards[at].touch(mine, patiently=patiently)
 
     def remove(self, keys: Sequence[PoolKey]) -> int:
@@ -97,6 +97,14 @@ class Shards:
         """Let go of the files. Nothing of them may be in use."""
         for shard in self._shards:
             shard.close()
+
+    def _touched_of_each(self, touched: Mapping[PoolKey, int]) -> dict[int, dict[PoolKey, int]]:
+        """Return by shard which of its entries were used, and when."""
+        keys = list(touched)
+        return {
+            at: {keys[member]: touched[keys[member]] for member in members}
+            for at, members in self._shared_out(keys)
+        }
 
     def _ask(
         self,

@@ -1,7 +1,7 @@
 """What one write transaction does to a shard: entries, their pieces, their order and the sums."""
 
 import struct
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -114,13 +114,14 @@ class Writing:
         raw = self._txn.get(key.encode(), db=self._tables.entries)
         return None if raw is None else Header.parse(raw, limit_nbytes=self._capacity_nbytes)
 
-    def touch(self, key: PoolKey, clock: int) -> None:
-        """Note that an entry was used at `clock`."""
-        header = self.header(key)
-        if header is None or header is BROKEN or header.clock >= clock:
-            return
-        self._txn.delete(age_name(header), db=self._tables.ages)
-        self._write_header(key, replace(header, clock=clock))
+    def touch(self, touched: Mapping[PoolKey, int]) -> None:
+        """Note when entries were used."""
+        for key, clock in touched.items():
+            header = self.header(key)
+            if header is None or header is BROKEN or header.clock >= clock:
+                continue
+            self._txn.delete(age_name(header), db=self._tables.ages)
+            self._write_header(key, replace(header, clock=clock))
 
     def store(self, offers: Sequence[Offer], *, clock: int, checked: bool) -> None:
         """Store `offers` where nothing as long is stored; evict first what would be too much."""
@@ -147,7 +148,7 @@ class Writing:
             return 0
         if rival.tokens >= offer.tokens:
             return None
-        self.touch(offer.key, clock)
+        self.touch({offer.key: clock})
         return charge_of(rival.nbytes)
 
     def evict(self, down_to: int, *, at_most: int | None = None) -> int:
