@@ -2,7 +2,8 @@
 
 A call is exact if its end can be told when it is submitted: its bytes are noted at once, since
 calls that touch the same hash or block keep their order. Any other is open: what it did is looked
-at when it has ended, and until then no other call touches what it touches.
+at when it has ended, and until then no other call touches what it touches. Calls of different NPUs
+keep no order, so they never share a hash.
 """
 
 import time
@@ -32,6 +33,12 @@ class Call:
             self.codes.add(EmsErrorCode.EMS_INTERNAL_ERROR)
         self.evicts = any(fault.evict for fault in faults)
         self.exact = self.dropped = self.local_only = False
+        self.may_break = False
+        """Whether a copy may fail meanwhile."""
+        self.lost = False
+        """Whether its NPU was lost before."""
+        self.fails_alone = True
+        """Whether it can fail for no other reason."""
         self.write_local = True
         self.alone = True
         """Whether no other save was under way at the same time."""
@@ -47,6 +54,15 @@ class Call:
         )
 
 
+def shares(one, other):
+    """Whether the order of two calls matters."""
+    both_load, both_save = one.writes and other.writes, not (one.writes or other.writes)
+    mine, theirs = one.request, other.request
+    if not both_load and not mine.keys.isdisjoint(theirs.keys):
+        return True
+    return not both_save and bool(np.isin(mine.bytes, theirs.bytes).any())
+
+
 def holds(now, place, data):
     """Whether these positions of the memory hold the first of these bytes."""
     return now[place].tobytes() == data[: len(place)]
@@ -60,6 +76,8 @@ class Calls:
         self.store = pool.store
         self.pending = []
         self.ends = Counter()
+        self.lost = set()
+        """The NPUs on which a copy has failed."""
         self._submitted = Counter()
         self._hashes = Counter()
         self._failed = Counter()
@@ -79,28 +97,55 @@ class Calls:
 
     def start(self, call, way):
         """Submit a call: its future is read at once, later, or never."""
-        self._settle_rivals(call)
+        if (rival := self.rival_of(call)) is not None:
+            self.settle(rival)
+        self.prepare(call)
+        self.submit(call)
+        if way == "dropped":
+            call.future, call.dropped = None, True
+            self._dropped = True
+        elif way == "later":
+            self.cc.is_ready(call.future)
+
+    def prepare(self, call):
+        """Note a call that is about to be submitted, and what will come of it."""
         if not call.writes:
             call.alone = not self.saves
             for other in self.pending:
                 other.alone = False
         elif self.saves:
             call.alone = False
+        call.lost = call.request.device in self.lost
+        call.fails_alone = not call.codes
+        if call.lost or call.may_break:
+            call.codes.add(EmsErrorCode.EMS_INTERNAL_ERROR)
         self._predict(call)
-        name = "load" if call.writes else "save"
-        self._submitted[name] += 1
-        self._hashes[name] += call.request.count
-        call.started = time.monotonic()
-        method = getattr(self.cc, f"async_{name}")
-        option = self.option(call.timeout, call)
+        self._submitted[_name_of(call)] += 1
+        self._hashes[_name_of(call)] += call.request.count
         self.pending.append(call)
-        call.future = method(**call.request.arguments, option=option)
+
+    def submit(self, call):
+        """Start a call that was prepared; from any thread."""
+        call.started = time.monotonic()
+        method = getattr(self.cc, f"async_{_name_of(call)}")
+        call.future = method(**call.request.arguments, option=self.option(call.timeout, call))
         assert call.future
-        if way == "dropped":
-            call.future, call.dropped = None, True
-            self._dropped = True
-        elif way == "later":
-            self.cc.is_ready(call.future)
+
+    def rival_of(self, call):
+        """Return a call under way that has to be looked at before this one is submitted."""
+        for other in reversed(self.pending):
+            if not shares(call, other):
+                continue
+            apart = call.request.device != other.request.device
+            exact = other.exact and not call.codes and self.pool.is_exact and not call.evicts
+            if apart or not exact:
+                return other
+        return None
+
+    def await_ends(self):
+        """Wait for all calls; nothing is looked at yet."""
+        for call in self.pending:
+            self._wait(call)
 
     def settle(self, last=None):
         """Wait for all calls, or for those up to `last`, and hold them against the model."""
@@ -131,17 +176,6 @@ class Calls:
             if not self._dropped:
                 assert mine["failed"] == self._failed[name]
 
-    def _settle_rivals(self, call):
-        wanted = call.request
-        for other in reversed(self.pending):
-            both_load, both_save = call.writes and other.writes, not (call.writes or other.writes)
-            shares = not both_load and not wanted.keys.isdisjoint(other.request.keys)
-            if not both_save and not shares:
-                shares = bool(np.isin(wanted.bytes, other.request.bytes).any())
-            if shares and (not other.exact or call.codes or not self.pool.is_exact or call.evicts):
-                self.settle(other)
-                return
-
     def _wait(self, call):
         if call.future is None:
             until = time.monotonic() + _PATIENCE
@@ -170,7 +204,7 @@ class Calls:
     def _predict(self, call):
         """Note what an exact call will have done."""
         wanted, store = call.request, self.store
-        if call.codes or call.evicts or not self.pool.is_exact or call.local_only:
+        if call.lost or call.codes or call.evicts or not self.pool.is_exact or call.local_only:
             return
         if not call.writes:
             call.exact = True
@@ -228,8 +262,10 @@ class Calls:
         end = call.end
         self.ends["dropped" if end is None else type(end).__name__] += 1
         if isinstance(end, EmsException):
-            self._failed["load" if call.writes else "save"] += 1
+            self._failed[_name_of(call)] += 1
             assert end.status_code() in call.codes, f"{call}: {end!r}"
+            if call.may_break:
+                self.lost.add(call.request.device)
             if end.status_code() == EmsErrorCode.EMS_IO_TIMEOUT:
                 early = call.started + call.timeout / 1e3 - time.monotonic()
                 assert early <= 0, f"timed out {early} s too early: {call}"
@@ -238,10 +274,42 @@ class Calls:
         if call.exact:
             wanted = CcResult(call.expected, call.request.count)
             assert call.dropped or end == wanted, f"{call} must end in {wanted}"
+        elif call.lost:
+            self._judge_lost(call)
         elif call.writes:
             self._judge_load(call)
         else:
             self._judge_save(call)
+
+    def _judge_lost(self, call):
+        """On an NPU that is lost nothing is copied; what needs no copy is answered as ever."""
+        wanted, forgets = call.request, self.pool.evicts or call.evicts
+        if call.writes:
+            same = self._unchanged(self.memory.now(), wanted.bytes)
+            assert same, f"{call}: written on an NPU that is lost"
+            least, most = self._loadable(call)
+            must, may = least > 0, most > 0
+        else:
+            stored = [self._stored(call, there) for there in (self.store.must, self.store.may)]
+            least, most = [prefix(one, wanted.windows, wanted.tokens) for one in stored]
+            must, may = (not all(map(all, one)) for one in reversed(stored))
+        if forgets:
+            self.store.evict()
+            least, must, may = 0, False, True
+        if isinstance(call.end, CcResult):
+            assert not must, f"{call} needs a copy"
+            assert least <= call.end.success <= most, f"{call} must be {least} to {most}"
+            assert not (call.writes and call.end.success), f"{call} needs a copy"
+        elif call.end is not None and call.fails_alone:
+            assert may, f"{call} needs no copy"
+
+    def _stored(self, call, there):
+        """Return, by part and hash, what of a save is stored already."""
+        first, parts = call.request.first, call.request.parts
+        return [
+            [not part.tokens[at] or bool(there(part.keys[at], part.tokens[at])) for at in first]
+            for part in parts
+        ]
 
     def _judge_save(self, call):
         least, most = self._loadable(call)
@@ -301,3 +369,7 @@ class Calls:
     def _matching(self, now, part, at):
         versions = self.store.may(part.keys[at], part.tokens[at])
         return [one for one in versions if holds(now, part.places[at], one[1])]
+
+
+def _name_of(call):
+    return "load" if call.writes else "save"

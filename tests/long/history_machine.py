@@ -2,10 +2,11 @@
 
 import random
 from collections import Counter, deque
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 from history_caches import NBYTES, Memory
-from history_calls import Call, Calls
+from history_calls import Call, Calls, shares
 from history_model import prefix
 from history_pools import Pools
 from history_requests import Requests
@@ -13,7 +14,7 @@ from history_requests import Requests
 from ems import Ems, EmsErrorCode, EmsException
 from ems.common.exception import PoolUnavailable
 from ems.pool.faulty import Fault
-from ems.simulator.control import counter, set_fault
+from ems.simulator.control import counter, knobs, set_fault
 
 _STEPS = {
     "transfer": 58,
@@ -23,6 +24,8 @@ _STEPS = {
     "look": 4,
     "register": 2.5,
     "slow": 0.6,
+    "broken copy": 0.4,
+    "threads": 0.6,
     "faults": 5,
     "refused": 2,
     "init again": 0.3,
@@ -30,6 +33,9 @@ _STEPS = {
 }
 _DELAYS = ("copy_h2d=1500,copy_d2h=1500", "copy_h2d=3000", "copy_d2h=3000")
 _SLOW_STEPS = 6
+_BREAKS = {"FAIL_COPY": "copies", "FAIL_LAUNCH": "launches"}
+"""What makes a copy fail, and what counts them."""
+_THREADS = 3
 _MOST_PENDING = 6
 _INVALID = EmsErrorCode.EMS_INVALID_ARGUMENT
 
@@ -37,15 +43,15 @@ _INVALID = EmsErrorCode.EMS_INVALID_ARGUMENT
 class Machine:
     """One process's history, made from a seed."""
 
-    def __init__(self, seed):
+    def __init__(self, seed, **pools):
         self.random = random.Random(seed)  # noqa: S311 - nothing is secret here
         self.memory = Memory(self.random.randrange(2**32))
         self.requests = Requests(self.random, self.memory)
-        self.pools = Pools(self.random)
+        self.pools = Pools(self.random, **pools)
         self.steps = 0
         self.told = deque(maxlen=20)
         self.counts = Counter()
-        self._idle_pinned = counter("pinned_nbytes")
+        self._idle_pinned, self._idle_streams = counter("pinned_nbytes"), counter("streams")
         self._slow_until = 0
         self._gone = None
         """The Context Caching object before the newest shutdown."""
@@ -58,7 +64,8 @@ class Machine:
     def leave(self):
         """Leave nothing to whoever comes next, however this history has ended."""
         Ems.shutdown()
-        set_fault("DELAY", "")
+        for knob in ("DELAY", *_BREAKS):
+            set_fault(knob, "")
         self.pools.close()
 
     def step(self):
@@ -66,6 +73,8 @@ class Machine:
         self.steps += 1
         if self.cc is None:
             self._init()
+        elif self.calls.lost and self.random.random() < 0.03:
+            self._shutdown()
         elif self.cache is None and self.random.random() < 0.3:
             self._register()
         else:
@@ -104,11 +113,11 @@ class Machine:
         self.tell("init again")
         self._expect(_INVALID, Ems.init, other)
         assert Ems.get_cc() is cc
-        assert Ems.check_health() is True
+        assert Ems.check_health() is not bool(self.calls.lost)
 
     def _register(self):
         cache = self.random.choice(self.memory.caches)
-        self.tell("register", cache.number)
+        self.tell("register", cache.name)
         self.cc.register_kvcache(cache.kvcache, cache.descriptions)
         self.cache = cache
 
@@ -119,24 +128,93 @@ class Machine:
         )
 
     def _transfer_of(self, request, *, writes, least=0):
-        random = self.random
-        timeout = 60_000 if random.random() < 0.5 else 0
-        if self._slow_until and random.random() < 0.6:
-            timeout = random.randint(1, 5)
-        elif random.random() < 0.004:
-            timeout = 1
-        call = Call(request, writes=writes, timeout=timeout, faults=self.faults, least=least)
-        call.local_only = writes and self.pool.kind == "tiered" and random.random() < 0.3
-        call.write_local = random.random() < 0.8
+        call = self._call(request, writes=writes, least=least)
         if len(self.calls.pending) >= _MOST_PENDING:
             self._settle()
-        way = random.choice(["at once", "at once", "later", "later", "dropped"])
-        if timeout in {0, 60_000} and not self.faults and random.random() < 0.5:
+        way = self.random.choice(["at once", "at once", "later", "later", "dropped"])
+        if call.timeout in {0, 60_000} and not self.faults and self.random.random() < 0.5:
             way = "at once" if way == "dropped" else way
-        self.tell("load" if writes else "save", call, way)
+        self.tell(_name_of(call), call, way)
         self.calls.start(call, way)
         if way == "at once":
             self.calls.settle(call)
+
+    def _call(self, request, *, writes, least=0, in_time=False):
+        """Return a call with some time-out, one that does not pass where `in_time`."""
+        random = self.random
+        timeout = 60_000 if random.random() < 0.5 else 0
+        if not in_time and self.pool.ends_in_time:
+            if self._slow_until and random.random() < 0.6:
+                timeout = random.randint(1, 5)
+            elif random.random() < 0.004:
+                timeout = 1
+        call = Call(request, writes=writes, timeout=timeout, faults=self.faults, least=least)
+        call.local_only = writes and self.pool.kind == "tiered" and random.random() < 0.3
+        call.write_local = random.random() < 0.8
+        return call
+
+    def _some_call(self, **how):
+        writes = self.random.random() < 0.55
+        request = self.requests.request(self.cache, self.names, writes=writes)
+        return self._call(request, writes=writes, **how)
+
+    def _broken_copy(self):
+        """A copy fails, or its launch is refused: some call fails, and its NPU is lost."""
+        if self.faults or self.calls.lost:
+            return
+        self._settle()
+        self.memory.now()  # nothing but the library copies from here on
+        knob, nth = self.random.choice(list(_BREAKS)), self.random.randint(1, 4)
+        done = counter(_BREAKS[knob])
+        with knobs(**{knob: str(nth)}):
+            for _ in range(self.random.randint(1, 4)):
+                call = self._some_call(in_time=True)
+                if any(shares(call, other) for other in self.calls.pending):
+                    continue
+                call.may_break = True
+                self.tell(f"{_name_of(call)} while a copy fails", knob, nth, call)
+                self.calls.start(call, "later")
+            self.calls.await_ends()
+            done = counter(_BREAKS[knob]) - done
+        self.calls.settle()
+        lost = self.calls.lost
+        assert bool(lost) == (done >= nth), f"{done} of {nth} {_BREAKS[knob]}, and lost are {lost}"
+        self.counts["NPU lost"] += len(lost)
+        self._check_idle()
+
+    def _threads(self):
+        """Several threads call at the same time; what they share, one of them calls for."""
+        self._settle()
+        plans = [[] for _ in range(_THREADS)]
+        for _ in range(self.random.randint(4, 9)):
+            mine, call = self.random.choice(plans), self._some_call()
+            others = [other for plan in plans if plan is not mine for other in plan]
+            if any(shares(call, other) for other in others) or self.calls.rival_of(call):
+                continue
+            self.calls.prepare(call)
+            self.tell(f"{_name_of(call)} of a thread", plans.index(mine), call)
+            mine.append(call)
+        with ThreadPoolExecutor(_THREADS + 1) as threads:
+            asking = threads.submit(self._ask, self.requests.hashes())
+            running = [threads.submit(self._carry_out, plan) for plan in plans]
+            for one in (*running, asking):
+                one.result()
+        self._settle()
+
+    def _carry_out(self, plan):
+        for at, call in enumerate(plan):
+            self.calls.submit(call)
+            if at % 2:
+                self.cc.is_ready(call.future)
+
+    def _ask(self, hashes):
+        """Ask what may be asked at any time."""
+        for _ in range(3):
+            assert self.cc.pool_stats().used_nbytes >= 0
+            assert Ems.get_cc() is self.cc
+            if self.cache is not None:
+                found = self.cc.exists(hashes, self.calls.option(60_000))
+                assert 0 <= found.success <= found.total == len(hashes)
 
     def _exists(self):
         if self.cache is None:
@@ -210,6 +288,8 @@ class Machine:
         stats = self.cc.pool_stats()
         assert (stats.reserved_nbytes, stats.held_nbytes) == (0, 0), f"left over: {stats}"
         assert stats.used_nbytes <= stats.capacity_nbytes
+        health = Ems.check_health()
+        assert health is not bool(self.calls.lost), f"{self.calls.lost} are lost, health: {health}"
         self.calls.check_counters()
 
     def _look(self):
@@ -298,6 +378,8 @@ class Machine:
         assert Ems.get_cc() is None
         pinned = counter("pinned_nbytes")
         assert pinned == self._idle_pinned, f"{pinned} bytes stay pinned, not {self._idle_pinned}"
+        streams = counter("streams") - self._idle_streams
+        assert not streams, f"{streams} streams are left"
         assert not counter("canary_breaks")
         self._look()
         self.counts.update(self.calls.ends)
@@ -315,3 +397,7 @@ class Machine:
             assert failure.status_code() == code, repr(failure)  # noqa: PT017 - no test
             return
         raise AssertionError(f"{call} was not refused but gave {result}")
+
+
+def _name_of(call):
+    return "load" if call.writes else "save"

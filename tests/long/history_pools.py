@@ -1,4 +1,7 @@
-"""The pools of a history: well, too small, failing, or shared with what comes after."""
+"""The pools of a history: well, too small, failing, or shared with what comes after.
+
+`cluster` is the URL of a Mooncake cluster, or None; `kinds` are the kinds that are used.
+"""
 
 import shutil
 import tempfile
@@ -12,7 +15,16 @@ from ems import CcConfig, CcConfig_v1, EmsConfig
 from ems.pool.faulty import FaultyPool
 from ems.pool.registry import open_pool
 
-_KINDS = {"memory": 35, "small": 25, "faulty": 16, "lmdb": 12, "small lmdb": 5, "tiered": 7}
+_KINDS = {
+    "memory": 35,
+    "small": 25,
+    "faulty": 16,
+    "lmdb": 12,
+    "small lmdb": 5,
+    "tiered": 7,
+    "mooncake": 4,
+}
+LOCAL_KINDS = tuple(kind for kind in _KINDS if kind != "mooncake")
 
 
 @dataclass
@@ -35,16 +47,26 @@ class Pool:
 
     @property
     def in_process(self):
-        return "lmdb" not in self.url
+        return self.url.startswith("memory")
+
+    @property
+    def ends_in_time(self):
+        """Whether nothing of a call that has timed out comes to pass later on."""
+        return self.kind != "mooncake"
 
 
 class Pools:
     """Chooses configurations; takes away what it made on the disk."""
 
-    def __init__(self, random):
+    def __init__(self, random, cluster=None, kinds=tuple(_KINDS)):
         self.random = random
+        self._cluster = cluster
+        self._kinds = {
+            kind: _KINDS[kind] for kind in kinds if kind != "mooncake" or cluster is not None
+        }
         self._home = Path(tempfile.mkdtemp(prefix="ems-history-", dir="/dev/shm"))
         self._shared = {}
+        self._empty = False
         self.opened = None
         """The newest pool, as the library sees it, where it can be made to fail."""
         self._open_pool = ems.client.open_pool
@@ -56,12 +78,17 @@ class Pools:
 
     def pool(self):
         """Return a pool: a fresh one, or one that has been used before."""
-        kind = self.random.choices(list(_KINDS), list(_KINDS.values()))[0]
+        kind = self.random.choices(list(self._kinds), list(self._kinds.values()))[0]
+        self._empty = False
         if kind in {"memory", "faulty"}:
             pool = Pool(kind, "memory://?capacity=4MiB&segment=1MiB")
         elif kind == "small":
             segment = self.random.choice([512, 1024, 4096])
             pool = Pool(kind, f"memory://?capacity={4 * segment}&segment={segment}")
+        elif kind == "mooncake":
+            self._empty = kind not in self._shared
+            url = f"{self._cluster}&staging=1MiB"
+            pool = self._shared.setdefault(kind, Pool(kind, url))
         else:
             pool = self._of_files(kind)
         self.faulty = kind == "faulty"
@@ -96,5 +123,7 @@ class Pools:
 
     def _open(self, url, memory):
         pool = open_pool(url, memory)
+        if self._empty:  # another history has used the cluster
+            pool.clear()
         self.opened = pool = FaultyPool(pool) if self.faulty else pool
         return pool

@@ -32,6 +32,8 @@ class Request:
     form: str
     arguments: dict
     parts: list
+    device: int
+    """On which NPU all of its bytes lie."""
     hashes: list = field(default_factory=list)
 
     def __post_init__(self):
@@ -135,7 +137,7 @@ class Requests:
             )
             for group in cache.groups
         ]
-        return Request(form, arguments, parts, hashes)
+        return Request(form, arguments, parts, cache.device, hashes)
 
     def _chunks(self, cache, name, *, writes, hashes=None):
         random = self.random
@@ -170,13 +172,15 @@ class Requests:
             descs.append(mine)
             keys = [(name, group.signature, one) for one in hashes]
             parts.append(Part(keys, places, tokens, group.window))
-        return Request("chunks", {"hashes": hashes, "chunk_descs": descs}, parts, hashes)
+        arguments = {"hashes": hashes, "chunk_descs": descs}
+        return Request("chunks", arguments, parts, cache.device, hashes)
 
     def _buffers(self, name):
         random = self.random
         keys = random.sample(_BUFFER_KEYS, random.randint(1, 3))
         values, places = [], []
-        cells = iter(random.sample(self.memory.cells, 9))
+        device = random.choice([0, 0, 1])
+        cells = iter(random.sample(self.memory.cells[device], 9))
         for _ in keys:
             spans = [
                 (next(cells), random.choice([1, CELL, CELL, random.randint(1, CELL)]))
@@ -186,4 +190,4 @@ class Requests:
             places.append(np.concatenate([np.arange(start, start + size) for start, size in spans]))
         given = [PrimaryKey(key) if random.random() < 0.3 else key for key in keys]
         part = Part([(name, key) for key in keys], places, [len(one) for one in places])
-        return Request("buffers", {"key_list": given, "value_list": values}, [part])
+        return Request("buffers", {"key_list": given, "value_list": values}, [part], device)

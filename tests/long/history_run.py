@@ -1,6 +1,8 @@
 """Random histories of one process that uses all of the SDK, against a plain model of it.
 
-One operation of 25 is of processes that share a pool of files.
+Two NPUs, threads, every kind of pool, a Mooncake cluster where there is one; time-outs pass, pools
+fail, and copies do, upon which an NPU is lost until the next `Ems.init`. One operation of 25 is of
+processes that share a pool of files.
 """
 
 import logging
@@ -9,12 +11,14 @@ import sys
 import threading
 import time
 from collections import Counter
+from contextlib import nullcontext
 from pathlib import Path
 
 _TESTS = Path(__file__).parent.parent
 sys.path += [str(Path(__file__).parent), str(_TESTS)]
 
-from history_machine import Machine  # noqa: E402 - the paths must be known
+from contracts.mooncake_cluster import WHY_NOT, cluster  # noqa: E402 - the paths must be known
+from history_machine import Machine  # noqa: E402
 from history_shared import shared_history  # noqa: E402
 
 UNIT = "operations"
@@ -29,7 +33,7 @@ _LEAST_FLAT = 20_000
 """Operations from which on resident memory must not grow in the second half."""
 
 
-def run(amount, seed):
+def run(amount, seed, **pools):
     """Make so many operations, in pieces and in processes; return what was seen.
 
     Raises:
@@ -42,9 +46,11 @@ def run(amount, seed):
     level = log.level
     log.setLevel(logging.CRITICAL)  # pools fail by the thousand
     try:
-        for start in range(0, mine, _PIECE):
-            piece, every = min(_PIECE, mine - start), amount // _MARKS or 1
-            counts.update(history(piece, f"{seed}-{start // _PIECE}", resident, every))
+        with nullcontext() if WHY_NOT else cluster(lease_seconds=0.5) as trial:
+            pools["cluster"] = trial and trial.url
+            for start in range(0, mine, _PIECE):
+                piece, every = min(_PIECE, mine - start), amount // _MARKS or 1
+                counts.update(history(piece, f"{seed}-{start // _PIECE}", resident, every, **pools))
         counts["block shared by processes"] = shared_history(shared, seed)
     finally:
         log.setLevel(level)
@@ -53,13 +59,15 @@ def run(amount, seed):
         grown = max(half) - half[0]
         assert grown <= _GROWTH, f"resident memory grew by {grown} bytes: {resident}"
     shown = ", ".join(f"{many:,} {what}" for what, many in counts.most_common())
+    if WHY_NOT:
+        shown += f"; without Mooncake: {WHY_NOT}"
     return f"{amount:,} operations ({shown}); resident MiB {[at >> 20 for at in resident]}"
 
 
-def history(amount, seed, resident=None, every=None):
+def history(amount, seed, resident=None, every=None, **pools):
     """Make one history, watched from this thread; return how often each operation was done."""
     box = []
-    machine = Machine(seed)
+    machine = Machine(seed, **pools)
     worker = threading.Thread(target=lambda: box.append(_go(machine, amount, resident, every)))
     worker.daemon = True
     worker.start()
