@@ -24,6 +24,8 @@ class Call(NamedTuple):
     slots: list[int]
     hashes: list[int]
     offsets: list[int]
+    chunk_descs: list[list[tuple[int, int]]] | None = None
+    """In place of slots and offsets where the layer groups have blocks of different sizes."""
 
 
 class Timed(NamedTuple):
@@ -37,26 +39,43 @@ class Timed(NamedTuple):
 
 
 def calls_of(
-    direction: Direction, blocks: Blocks, hashes: Sequence[int], *, each: int, block_size: int
+    direction: Direction,
+    blocks: Blocks,
+    hashes: Sequence[int],
+    *,
+    each: int,
+    block_sizes: Sequence[int],
 ) -> list[Call]:
-    """Return one call for every `each` blocks."""
+    """Return one call for every `each` blocks; a hash owns the same block of all layer groups."""
     return [
-        Call(
-            direction,
-            [
-                block * block_size + at
-                for block in blocks[start : start + each]
-                for at in range(block_size)
-            ],
-            list(hashes[start : start + each]),
-            [block_size] * len(blocks[start : start + each]),
-        )
+        _call(direction, blocks[start : start + each], hashes[start : start + each], block_sizes)
         for start in range(0, len(blocks), each)
     ]
 
 
+def _call(
+    direction: Direction, blocks: Blocks, hashes: Sequence[int], block_sizes: Sequence[int]
+) -> Call:
+    if len(set(block_sizes)) > 1:
+        return Call(direction, [], list(hashes), [], chunk_descs_of(blocks, block_sizes))
+    size = block_sizes[0]
+    slots = [block * size + at for block in blocks for at in range(size)]
+    return Call(direction, slots, list(hashes), [size] * len(blocks))
+
+
+def chunk_descs_of(
+    blocks: Sequence[int], block_sizes: Sequence[int]
+) -> list[list[tuple[int, int]]]:
+    """Return start and length in slots of whole blocks, by layer group."""
+    return [[(block * size, size) for block in blocks] for size in block_sizes]
+
+
 def load_calls(
-    settings: Settings, targets: Blocks, stored: Sequence[int], missing: Sequence[int], size: int
+    settings: Settings,
+    targets: Blocks,
+    stored: Sequence[int],
+    missing: Sequence[int],
+    block_sizes: Sequence[int],
 ) -> list[Call]:
     """Return the calls that load: in each the stored hashes first, then the missing ones."""
     hits, misses = settings.hits_per_call, settings.blocks_per_call - settings.hits_per_call
@@ -68,7 +87,8 @@ def load_calls(
         hashes += missing[call * misses : (call + 1) * misses]
         blocks += targets[call * hits : (call + 1) * hits]
         blocks += spare[call * misses : (call + 1) * misses]
-    return calls_of(Direction.IN, blocks, hashes, each=settings.blocks_per_call, block_size=size)
+    each = settings.blocks_per_call
+    return calls_of(Direction.IN, blocks, hashes, each=each, block_sizes=block_sizes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,7 +117,7 @@ class Caller:
 
     def _wait_for(self, call: Call) -> CcResult:
         wait = self.caching.save if call.direction is Direction.OUT else self.caching.load
-        return wait(call.slots, call.hashes, call.offsets, PATIENCE)
+        return wait(**_arguments(call))
 
     def _at_once(self, calls: Sequence[Call]) -> tuple[float | None, float, list[CcResult]]:
         started = self.clock()
@@ -110,7 +130,14 @@ class Caller:
         start: Callable[..., Any] = self.caching.async_load
         if call.direction is Direction.OUT:
             start = self.caching.async_save
-        return start(call.slots, call.hashes, call.offsets, PATIENCE)
+        return start(**_arguments(call))
+
+
+def _arguments(call: Call) -> dict[str, Any]:
+    named: dict[str, Any] = {"hashes": call.hashes, "option": PATIENCE}
+    if call.chunk_descs is None:
+        return {**named, "slot_mapping": call.slots, "offsets": call.offsets}
+    return {**named, "chunk_descs": call.chunk_descs}
 
 
 def noted_between(

@@ -20,8 +20,12 @@ _PIN_SECONDS: Final = 30.0
 
 def entry_nbytes(shape: CacheShape) -> int:
     """Return the size of one block's entry, with the alignment of its parts."""
-    planes = [plane.token_nbytes for layer in shape.layers for plane in layer.planes]
-    return sum(-(-nbytes * shape.block_size // ALIGNMENT) * ALIGNMENT for nbytes in planes)
+    parts = [
+        plane.token_nbytes * shape.block_size_of(layer)
+        for layer in shape.layers
+        for plane in layer.planes
+    ]
+    return sum(-(-nbytes // ALIGNMENT) * ALIGNMENT for nbytes in parts)
 
 
 def pool_nbytes(shape: CacheShape, settings: Settings) -> int:

@@ -6,11 +6,12 @@ from typing import Any, Final
 import numpy as np
 
 from ems.device.base import Direction
+from ems.layout.chunk_descs import request_of_chunks
 from ems.layout.copy_plan import Spans, joined
 from ems.layout.part import parts_of
 from ems.layout.registration import Registration
-from ems.layout.request import request_of_slots
 from ems_cli.diagnostics.bench import RAW_IN, RAW_IN_TWO, RAW_OUT, RAW_OUT_TWO
+from ems_cli.diagnostics.bench_calls import chunk_descs_of
 
 RAW_NAMES: Final = {
     Direction.OUT: (RAW_OUT, RAW_OUT_TWO),
@@ -33,11 +34,8 @@ def raw_spans(registration: Registration, blocks: Sequence[int], address: int) -
 
     They are the very spans that the library makes of these blocks.
     """
-    size = registration.groups[0].block_size
-    slots = (np.array(blocks)[:, None] * size + np.arange(size)).ravel()
-    request = request_of_slots(
-        registration, slots, list(range(len(blocks))), [size] * len(blocks), writes=False
-    )
+    descs = chunk_descs_of(blocks, [group.block_size for group in registration.groups])
+    request = request_of_chunks(registration, list(range(len(blocks))), descs, writes=False)
     found = []
     for part in parts_of(request, registration.groups, [""] * len(registration.groups)):
         ends = np.cumsum(part.nbytes)

@@ -123,9 +123,10 @@ def check_blocks(shape: CacheShape, settings: Settings) -> None:
             option="--blocks-per-call",
         )
     for at, group in enumerate(shape.store_groups):
-        if group.store_block_size < shape.block_size:
+        size = shape.block_size_of(shape.layers[group.layers[0]])
+        if group.store_block_size < size:
             raise BadInput(
-                f"whole blocks of {shape.block_size} tokens are moved, group {at} stores at most "
+                f"whole blocks of {size} tokens are moved, group {at} stores at most "
                 f"{group.store_block_size} under one hash",
                 option="--groups",
             )

@@ -43,7 +43,7 @@ class Transfer:
                 blocks,
                 hashes,
                 each=self._settings.hits_per_call,
-                block_size=parts.block_size,
+                block_sizes=parts.block_sizes,
             )
             for direction, blocks in (
                 (Direction.OUT, order[:count]),

@@ -52,14 +52,15 @@ class Parts:
     plane_names: Sequence[Sequence[str]]
 
     @property
-    def block_size(self) -> int:
-        """Tokens of a block."""
-        return self.registration.groups[0].block_size
+    def block_sizes(self) -> tuple[int, ...]:
+        """Tokens of a block, by layer group."""
+        return tuple(group.block_size for group in self.registration.groups)
 
     @property
     def block_nbytes(self) -> int:
         """Bytes of a block."""
-        return self.registration.token_nbytes * self.block_size
+        groups = self.registration.groups
+        return sum(group.token_nbytes * group.block_size for group in groups)
 
 
 @dataclass(slots=True)
@@ -93,14 +94,14 @@ class Trips:
         hashes = self._hashes(len(targets))
         stored, missing = hashes[: len(sources)], hashes[len(sources) :]
         spans = self._spans(sources)
-        settings, size = self.settings, self.parts.block_size
+        settings, sizes = self.settings, self.parts.block_sizes
         found: dict[str, Run] = {}
         try:
             saves = calls_of(
-                Direction.OUT, sources, stored, each=settings.hits_per_call, block_size=size
+                Direction.OUT, sources, stored, each=settings.hits_per_call, block_sizes=sizes
             )
             found |= self._beside(Direction.OUT, spans, saves, asynchronous, turn)
-            loads = load_calls(settings, targets, stored, missing, size)
+            loads = load_calls(settings, targets, stored, missing, sizes)
             found |= self._beside(Direction.IN, spans, loads, asynchronous, turn)
             loaded = found[_NAMES[Direction.IN, asynchronous]]
             self._compare(targets[: len(sources)], sources, numbers, loaded.moved_blocks)
@@ -155,10 +156,10 @@ class Trips:
     ) -> dict[str, Run]:
         """Save half of the blocks while what the other half was saved as is loaded."""
         half = len(sources) // 2
-        size, each = self.parts.block_size, self.settings.hits_per_call
+        sizes, each = self.parts.block_sizes, self.settings.hits_per_call
         into, other = targets[:half], self._hashes(half)
-        saves = calls_of(Direction.OUT, sources[:half], other, each=each, block_size=size)
-        loads = calls_of(Direction.IN, into, stored[half : 2 * half], each=each, block_size=size)
+        saves = calls_of(Direction.OUT, sources[:half], other, each=each, block_sizes=sizes)
+        loads = calls_of(Direction.IN, into, stored[half : 2 * half], each=each, block_sizes=sizes)
         out_spans = self._spans(sources[:half])
         in_spans = self._spans(sources[half : 2 * half], half)
         raw = {RAW_BOTH: lambda: self.parts.raw.copy_both_ways(out_spans, in_spans)}

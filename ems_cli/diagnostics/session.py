@@ -42,11 +42,11 @@ def tensor_shapes(runtime: Runtime, shape: CacheShape) -> list[list[Any]]:
     return [
         [
             runtime.synthetic.TensorShape(
-                (shape.num_blocks, shape.block_size, plane.heads, plane.head_size), plane.dtype
+                (shape.num_blocks, size, plane.heads, plane.head_size), plane.dtype
             )
             for plane in layer.planes
         ]
-        for layer in shape.layers
+        for layer, size in ((layer, shape.block_size_of(layer)) for layer in shape.layers)
     ]
 
 

@@ -47,6 +47,8 @@ class LayerShape:
     planes: tuple[PlaneShape, ...]
     window: int | None = None
     """Tokens the layer looks back at; None when it sees them all."""
+    block_size: int | None = None
+    """Tokens of one block in its tensors; None: as many as the cache says."""
 
     @property
     def token_nbytes(self) -> int:
@@ -104,12 +106,16 @@ class CacheShape:
     @property
     def block_nbytes(self) -> int:
         """Bytes of one block in all layers."""
-        return self.token_nbytes * self.block_size
+        return sum(layer.token_nbytes * self.block_size_of(layer) for layer in self.layers)
 
     @property
     def nbytes(self) -> int:
         """Bytes of the whole cache."""
         return self.block_nbytes * self.num_blocks
+
+    def block_size_of(self, layer: LayerShape) -> int:
+        """Return the tokens of one block in the tensors of a layer."""
+        return layer.block_size or self.block_size
 
     @property
     def ranks_with_the_same_bytes(self) -> int:

@@ -1,5 +1,6 @@
 """The caches that `ems-cli bench --suite` measures, and what each takes of memory."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
@@ -17,12 +18,12 @@ _COPIES: Final = 5.5
 """Cache for source and target, pool for one and a half, two buffers of the raw copies."""
 _QUICK_PART: Final = 4
 _HYBRID: Final = (
-    (4, "(2,8,128,8,128):bfloat16", f"{_BLOCK_SIZE}"),
-    (8, "(1,8,128,1,512)+(1,8,128,1,64):bfloat16", f"{4 * _BLOCK_SIZE}"),
-    (12, "(2,8,128,2,256):float16", f"{2 * _BLOCK_SIZE}@window=1024"),
+    (4, "(2,8,128,8,128):bfloat16", 128, "128"),
+    (8, "(1,8,128,1,512)+(1,8,128,1,64):bfloat16", 256, "512"),
+    (12, "(2,8,128,2,256):float16", 64, "256@window=1024"),
 )
-"""Layers of three kinds: full attention, latent, and more heads of another size in a window; with
-the most tokens that one hash has in them."""
+"""Layers of three kinds: full attention, latent, and heads of another size in a window; with the
+tokens of a block in their tensors, and the most tokens that one hash has in them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,22 +59,30 @@ def suite_models(*, quick: bool) -> tuple[SuiteModel, ...]:
     )
 
 
-def _written(text: str, groups: str = "") -> ShapeRequest:
+def _written(text: str, groups: str = "", block_sizes: Sequence[int] = ()) -> ShapeRequest:
+    """Return the cache of `text`, its layers with blocks of other sizes if there are such."""
+    written = parse_shape(text)
+    if block_sizes:
+        pairs = zip(written.layers, block_sizes, strict=True)
+        layers = tuple(replace(layer, block_size=size) for layer, size in pairs)
+        written = replace(written, layers=layers)
     return ShapeRequest(
-        written=parse_shape(text),
+        written=written,
         block_size=_BLOCK_SIZE,
         groups=parse_groups(groups) if groups else (),
     )
 
 
 def _hybrid(part: int) -> ShapeRequest:
-    shapes, groups, first = [], [], 0
-    for layers, shape, group in _HYBRID:
-        count = layers // part
+    shapes: list[str] = []
+    groups: list[str] = []
+    block_sizes: list[int] = []
+    for layers, shape, block_size, group in _HYBRID:
+        count, first = layers // part, len(block_sizes)
         shapes.append(f"{shape}:{count}")
         groups.append(f"{first}-{first + count - 1}:{group}")
-        first += count
-    return _written(";".join(shapes), ";".join(groups))
+        block_sizes += [block_size] * count
+    return _written(";".join(shapes), ";".join(groups), block_sizes)
 
 
 def cache_for(model: SuiteModel, blocks: int) -> CacheShape:

@@ -19,6 +19,7 @@ from ems_cli.diagnostics.bench_figures import operation_of
 from ems_cli.diagnostics.bench_suite import Extent, SuiteCase, SuiteReport
 from ems_cli.diagnostics.host_noise import noise_of
 from ems_cli.diagnostics.machine import Machine
+from ems_cli.diagnostics.shape_grammar import parse_groups, parse_shape
 from ems_cli.diagnostics.shape_request import ShapeRequest, shape_of
 from ems_cli.diagnostics.submission import held_time
 from ems_cli.diagnostics.suite_goals import (
@@ -179,15 +180,22 @@ def test_the_spans_are_those_of_the_models_also_in_a_quick_suite(quick):
     spans = [
         sorted(
             {
-                plane.token_nbytes * 128 // 1024
-                for layer in shape_of(model.request).layers
+                plane.token_nbytes * shape.block_size_of(layer) // 1024
+                for shape in [shape_of(model.request)]
+                for layer in shape.layers
                 for plane in layer.planes
             }
         )
         for model in suite_models(quick=quick)
     ]
-    assert spans == [[256], [32], [16, 128], [16, 128, 256]]
-    assert len(shape_of(suite_models(quick=quick)[3].request).store_groups) == 3
+    assert spans == [[256], [32], [16, 128], [32, 64, 256]]
+
+
+@pytest.mark.parametrize("quick", [False, True])
+def test_the_groups_of_the_hybrid_have_blocks_of_different_sizes(quick):
+    shape = shape_of(suite_models(quick=quick)[3].request)
+    found = [{shape.layers[at].block_size for at in group.layers} for group in shape.store_groups]
+    assert found == [{128}, {256}, {64}]
 
 
 def test_what_a_case_takes_grows_with_its_blocks():
@@ -288,6 +296,40 @@ def test_a_suite_in_a_pool_of_the_callers_choice_has_no_goals_of_the_memory_engi
 def test_a_suite_has_caches_and_goals_of_its_own(arguments):
     command = ["bench", "--suite", *arguments]
     assert CliRunner().invoke(app, command, prog_name="ems-cli").exit_code == 2
+
+
+def test_groups_with_blocks_of_different_sizes_are_saved_and_loaded_whole(monkeypatch):
+    uniform = ShapeRequest(
+        written=parse_shape("(2,8,16,2,16):float16:2;(1,8,16,1,32):float16:1"),
+        block_size=16,
+        groups=parse_groups("0-1:16;2:64"),
+    )
+    *first, last = uniform.written.layers
+    layers = (*first, replace(last, block_size=64))
+    mixed = replace(uniform, written=replace(uniform.written, layers=layers))
+    model = SuiteModel("mixed", mixed, None)
+    nbytes = 2 * 2 * 16 * 2 * 16 * 2 + 64 * 32 * 2
+    assert needed_nbytes(model, 1) == int(5.5 * nbytes)
+    monkeypatch.setattr(bench_suite, "suite_models", lambda **_: (model,))
+    monkeypatch.setattr(bench_suite, "CALLS", (64,))
+    monkeypatch.setattr(suite_pools, "POOLS", ())
+    command = ["bench", "--suite", "--quick", "--runs", "1", "--json"]
+    result = CliRunner().invoke(app, command, prog_name="ems-cli")
+    assert result.exit_code == 0, result.stderr
+    for one in json.loads(result.stdout)["cases"]:
+        assert (one["verified_blocks"], one["wrong_blocks"]) == (160, 0)
+        assert one["span_facts"]["largest_nbytes"] == 64 * 32 * 2
+        moved = {
+            name: one["operations"][name]["figures"]["nbytes"]
+            for name in ("save", "load", "raw_copy_out", "raw_copy_in")
+        }
+        # each in the waiting and in the asynchronous trip, but for the save and the load
+        assert moved == {
+            "save": 64 * nbytes,
+            "load": 64 * nbytes,
+            "raw_copy_out": 2 * 64 * nbytes,
+            "raw_copy_in": 2 * 64 * nbytes,
+        }
 
 
 def suite_in(*pools, monkeypatch):
