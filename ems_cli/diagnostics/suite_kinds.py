@@ -53,11 +53,16 @@ def needed_nbytes(name: PoolName, room_nbytes: int) -> int:
         copies
         + {
             "memory": room_nbytes,
-            "lmdb": files + files // 2 + _STAGING_NBYTES,
+            "lmdb": files + int(_FILES * _by_hand_nbytes(room_nbytes)) + _STAGING_NBYTES,
             "tiered": files + room_nbytes + _STAGING_NBYTES,
             "mooncake": room_nbytes + _STAGING_NBYTES,
         }[name]
     )
+
+
+def _by_hand_nbytes(room_nbytes: int) -> int:
+    """Return the capacity of the file by hand: plain LMDB does not evict, so it must never fill."""
+    return room_nbytes * 3 // 4
 
 
 @contextmanager
@@ -67,11 +72,12 @@ def _memory(_room_nbytes: int) -> Generator[SuitePool, None, None]:
 
 @contextmanager
 def _lmdb(room_nbytes: int) -> Generator[SuitePool, None, None]:
-    with _folder(room_nbytes + room_nbytes // 2) as folder:
+    by_hand_nbytes = _by_hand_nbytes(room_nbytes)
+    with _folder(room_nbytes + by_hand_nbytes) as folder:
         yield SuitePool(
             "lmdb",
             f"lmdb://{folder}/pool?capacity={room_nbytes}",
-            lambda memory: raw_lmdb(folder, room_nbytes // 2, memory),
+            lambda memory: raw_lmdb(folder, by_hand_nbytes, memory),
         )
 
 
