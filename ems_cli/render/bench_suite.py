@@ -23,6 +23,7 @@ from ems_cli.render.figures import (
     plain_table,
 )
 
+_MIB: Final = 1 << 20
 _TIMED: Final = (ORDERED_AT, "random")
 _LEGEND: Final = (
     "Goals are of 64 blocks in one call where they do not say otherwise; raw: what copies of the "
@@ -113,7 +114,7 @@ def _value(unit: Unit, value: float) -> str:
     if unit == "seconds":
         return f"-{duration(-value)}" if value < 0 else duration(value)
     if unit == "nbytes":
-        return f"-{format_nbytes(-int(value))}" if value < 0 else format_nbytes(int(value))
+        return f"{value / _MIB:.1f} MiB"
     if unit == "rate":
         return f"{gigabytes(value)} GB/s"
     return f"{value:.3f}"

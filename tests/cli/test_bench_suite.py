@@ -220,6 +220,14 @@ def test_the_report_looks_like_this_at_80_columns():
     assert text == golden("bench_suite.txt")
 
 
+def test_no_line_is_too_long_for_80_columns():
+    grown = replace(SMALL, resident_after_nbytes=SMALL.resident_before_nbytes + (692 << 10))
+    goals = (*latency_goals("Llama-3.1-8B", OPERATIONS), *small_goals(grown))
+    low = goal("save not copying, Qwen3-32B, tp 8", 0.5, "share", 0.05, at_least=False)
+    rate = goal("a", 1.0, "share", 0.5, at_least=True, raw=17.68e9, raw_unit="rate")
+    assert "…" not in printed(suite_text(report(case(), goals=(*goals, low, rate))))
+
+
 def test_a_report_on_a_pool_of_the_callers_choice_speaks_of_no_others():
     text = printed(suite_text(report(case(), pool="lmdb:///dev/shm/pool")))
     assert "by hand" not in text
