@@ -233,6 +233,20 @@ def test_close_ends_while_the_master_hangs_and_memory_stays_until_the_call_retur
         assert eventually(lambda: memory.live_nbytes == 0)
 
 
+def test_a_process_that_lends_memory_is_not_stopped_by_closing_while_the_master_hangs(trial):
+    with pool_of(trial, segment="32MiB") as pool:
+        save(pool, *NAMES)
+        memory = pool._connection._memory
+        hang(trial.master, signal.SIGSTOP)
+        try:
+            seconds, _ = took(pool.close)
+            assert seconds < 8
+            assert memory.live_nbytes > 0
+        finally:
+            hang(trial.master, signal.SIGCONT)
+        assert eventually(lambda: memory.live_nbytes == 0)
+
+
 def test_a_process_that_lends_memory_serves_others_and_takes_its_entries_along():
     with cluster(node=False) as trial, pool_of(trial) as reader:
         with pool_of(trial, segment="32MiB") as lender:

@@ -144,8 +144,23 @@ class Connection:
         if self.admin:
             self.admin.close()
         if self._link:
+            self._await_master()
             self._link.library.close()
             self._link.staging.give([self._link.own])
+
+    def _await_master(self) -> None:
+        """Wait while the master hangs, if it is to be told that memory is lent no longer.
+
+        Mooncake asks it while no other thread of this process can run.
+        """
+        while self._settings.segment_nbytes:
+            try:
+                probe(self._settings, None, until_it_hangs_up=True)
+            except _Hangs:
+                continue
+            except PoolUnavailable:  # it is dead, which costs no time
+                return
+            return
 
     def _connected(self, deadline: float | None) -> Link:
         """Return the link; where there is none, wait for one attempt to make it."""
@@ -212,6 +227,10 @@ class Connection:
         )
 
 
+class _Hangs(PoolUnavailable):
+    """The master does not react within the time of a probe."""
+
+
 def probe(
     settings: MooncakeSettings, deadline: float | None, *, until_it_hangs_up: bool = False
 ) -> str:
@@ -233,17 +252,12 @@ def probe(
         with socket.create_connection(address, timeout=seconds) as connection:
             local = str(connection.getsockname()[0])
             if until_it_hangs_up:
-                _await_the_end(connection, f"mooncake's master at {settings.master}")
+                connection.shutdown(socket.SHUT_WR)
+                connection.recv(1)
+    except TimeoutError as error:
+        raise _Hangs(f"mooncake's master at {settings.master} hangs: {error}") from error
     except OSError as error:
         raise PoolUnavailable(
             f"mooncake's master at {settings.master} does not accept connections: {error}"
         ) from error
     return f"[{local}]" if ipaddress.ip_address(local.partition("%")[0]).version > 4 else local  # noqa: PLR2004
-
-
-def _await_the_end(connection: socket.socket, where: str) -> None:
-    try:
-        connection.shutdown(socket.SHUT_WR)
-        connection.recv(1)
-    except TimeoutError as error:
-        raise PoolUnavailable(f"{where} accepts connections, but hangs") from error
