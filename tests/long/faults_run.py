@@ -18,6 +18,7 @@ from pathlib import Path
 from unittest import mock
 
 import lmdb
+import torch
 
 _TESTS = Path(__file__).parent.parent
 sys.path += [str(Path(__file__).parent), str(_TESTS), str(_TESTS / "sdk")]
@@ -63,6 +64,7 @@ _FITS = {
 }
 _FOREVER_SECONDS, _PATIENCE_SECONDS = 0.6, 0.1
 """How long a copy takes that is taken for one that never ends, and after how long it is."""
+_PINNING_SECONDS = 3.0
 _WELL = CcResult(3, 3)
 _PINS = {"memory": 4, "tiered": 3}
 """How many pieces of pinned memory a pool takes, where it is more than one."""
@@ -94,6 +96,8 @@ class Case:
             for nth, lasting in product(range(1, _PINS.get(self.pool, 1) + 1), (False, True)):
                 way = partial(self._refuse_pinning, nth, lasting=lasting)
                 found.append((("pinning", nth, lasting), way))
+        if self.call == "save" and self.pool == "memory":
+            found.append(("pinning hangs", self._hang_pinning))
         return found
 
     def _placed(self, **settings):
@@ -118,7 +122,7 @@ class Case:
         # only launches from now on count; the request makes them on its own streams
         points += [("launch", nth, "runtime") for nth in range(1, launches + 1)]
         points += [("span", nth, "runtime") for nth in range(1, self._count_spans() + 1)]
-        points += [("copies", 0, "hang"), ("caller", 0, "hang")]
+        points += [("caller", 1, "runtime"), ("caller", 0, "hang"), ("copies", 0, "hang")]
         for name in ("copy_batch", "create_stream"):
             points += [(name, nth, "hang") for nth in range(1, asked[name] + 1)]
         for name in (*_LOSES, *_CREATES):
@@ -146,8 +150,10 @@ class Case:
         with self._placed() as place:
             place.arm()
             before = place.memory()
+            refused = (name, kind) == ("caller", "runtime")  # before it has begun
+            late = DELAY_SECONDS if hangs else 0.0
             with _broken(place, name, nth, kind):
-                ended = place.trial(SHORT if hangs else OPT, hangs=DELAY_SECONDS if hangs else 0.0)
+                ended = place.trial(SHORT if hangs else OPT, hangs=late, calls=1 - refused)
             met = not place.engine or place.engine.met
             place.arm()
             place.check_memory(before, ended)
@@ -214,6 +220,22 @@ class Case:
             _check_later(place, ended, self._golden, lost=False)
         return "pinning refused"
 
+    def _hang_pinning(self):
+        """Let the host take its time to pin; a request waits for its deadline, and no longer."""
+        with self._placed(start=False, segments_of_entries=True) as place:
+            place.runtime.arm("malloc_host", 2, seconds=_PINNING_SECONDS)
+            place.start()
+            began = time.monotonic()
+            ended = place.trial(SHORT)
+            assert time.monotonic() - began < _PINNING_SECONDS / 2, "it has waited for the host"
+            assert isinstance(ended, EmsException), ended
+            assert ended.status_code() is EmsErrorCode.EMS_IO_TIMEOUT, ended
+            place.check_pool(ended, self._golden)
+            assert eventually(lambda: place.whole.stats().largest_free_nbytes), "it pins none"
+            place.arm()
+            _check_later(place, ended, self._golden, lost=False)
+        return "pinning hung"
+
 
 def _failure_of(call):
     try:
@@ -239,9 +261,12 @@ def _broken(place, name, nth, kind):
             stack.enter_context(knobs(FAIL_LAUNCH=str(nth), DELAY=f"{_copies(place)}=2000"))
         elif name == "copies":
             stack.enter_context(knobs(DELAY=f"{_copies(place)}=100000"))
-        elif name == "caller":
+        elif name == "caller" and hangs:
             busy = mock.patch.object(ascend.StreamWork, "finished", return_value=False)
             stack.enter_context(busy)
+        elif name == "caller":
+            refused = mock.patch.object(torch.npu.Event, "record", side_effect=RuntimeError("no"))
+            stack.enter_context(refused)
         elif name in POOL:
             away = None if hangs else PoolUnavailable("the pool is away")
             place.pool.arm(Fault(name, nth, DELAY_SECONDS if hangs else 0.0, away))

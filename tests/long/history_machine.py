@@ -43,11 +43,12 @@ _INVALID = EmsErrorCode.EMS_INVALID_ARGUMENT
 class Machine:
     """One process's history, made from a seed."""
 
-    def __init__(self, seed, **pools):
+    def __init__(self, seed, cluster=None):
         self.random = random.Random(seed)  # noqa: S311 - nothing is secret here
         self.memory = Memory(self.random.randrange(2**32))
         self.requests = Requests(self.random, self.memory)
-        self.pools = Pools(self.random, **pools)
+        self.pools = Pools(self.random, cluster)
+        self._callers = ThreadPoolExecutor(_THREADS + 1)
         self.steps = 0
         self.told = deque(maxlen=20)
         self.counts = Counter()
@@ -64,6 +65,7 @@ class Machine:
     def leave(self):
         """Leave nothing to whoever comes next, however this history has ended."""
         Ems.shutdown()
+        self._callers.shutdown()
         for knob in ("DELAY", *_BREAKS):
             set_fault(knob, "")
         self.pools.close()
@@ -115,8 +117,8 @@ class Machine:
         assert Ems.get_cc() is cc
         assert Ems.check_health() is not bool(self.calls.lost)
 
-    def _register(self):
-        cache = self.random.choice(self.memory.caches)
+    def _register(self, cache=None):
+        cache = cache or self.random.choice(self.memory.caches)
         self.tell("register", cache.name)
         self.cc.register_kvcache(cache.kvcache, cache.descriptions)
         self.cache = cache
@@ -165,7 +167,7 @@ class Machine:
         self._settle()
         self.memory.now()  # nothing but the library copies from here on
         knob, nth = self.random.choice(list(_BREAKS)), self.random.randint(1, 4)
-        done = counter(_BREAKS[knob])
+        done, calls = counter(_BREAKS[knob]), []
         with knobs(**{knob: str(nth)}):
             for _ in range(self.random.randint(1, 4)):
                 call = self._some_call(in_time=True)
@@ -173,6 +175,7 @@ class Machine:
                     continue
                 call.may_break = True
                 self.tell(f"{_name_of(call)} while a copy fails", knob, nth, call)
+                calls.append(call)
                 self.calls.start(call, "later")
             self.calls.await_ends()
             done = counter(_BREAKS[knob]) - done
@@ -181,6 +184,25 @@ class Machine:
         assert bool(lost) == (done >= nth), f"{done} of {nth} {_BREAKS[knob]}, and lost are {lost}"
         self.counts["NPU lost"] += len(lost)
         self._check_idle()
+        self._load_elsewhere([call for call in calls if call.request.device in lost])
+
+    def _load_elsewhere(self, failed):
+        """What a failed save has left in the pool is whole, or not there: another NPU can tell."""
+        if self.cache is None:
+            return
+        names = [[group.signature for group in one.groups] for one in self.memory.caches]
+        mine = names[self.memory.caches.index(self.cache)]
+        twins = [one for one, name in zip(self.memory.caches, names, strict=True) if name == mine]
+        twins = [one for one in twins if one.device not in self.calls.lost]
+        if not twins:
+            return
+        self._register(self.random.choice(twins))
+        for call in failed:
+            if call.writes or call.request.form not in {"slots", "chunks"}:
+                continue
+            for hash_ in set(call.request.hashes):
+                request = self.requests.request(self.cache, self.names, writes=True, hashes=[hash_])
+                self._transfer_of(request, writes=True)
 
     def _threads(self):
         """Several threads call at the same time; what they share, one of them calls for."""
@@ -194,11 +216,10 @@ class Machine:
             self.calls.prepare(call)
             self.tell(f"{_name_of(call)} of a thread", plans.index(mine), call)
             mine.append(call)
-        with ThreadPoolExecutor(_THREADS + 1) as threads:
-            asking = threads.submit(self._ask, self.requests.hashes())
-            running = [threads.submit(self._carry_out, plan) for plan in plans]
-            for one in (*running, asking):
-                one.result()
+        running = [self._callers.submit(self._carry_out, plan) for plan in plans]
+        running.append(self._callers.submit(self._ask, self.requests.hashes()))
+        for one in running:
+            one.result()
         self._settle()
 
     def _carry_out(self, plan):

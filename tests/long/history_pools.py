@@ -1,6 +1,6 @@
 """The pools of a history: well, too small, failing, or shared with what comes after.
 
-`cluster` is the URL of a Mooncake cluster, or None; `kinds` are the kinds that are used.
+`cluster` is the URL of a Mooncake cluster, or None.
 """
 
 import shutil
@@ -22,9 +22,9 @@ _KINDS = {
     "lmdb": 12,
     "small lmdb": 5,
     "tiered": 7,
-    "mooncake": 4,
 }
-LOCAL_KINDS = tuple(kind for kind in _KINDS if kind != "mooncake")
+_CLUSTERED = {"mooncake": 80, "memory": 10, "tiered": 10}
+"""Instead, where there is a cluster."""
 
 
 @dataclass
@@ -58,12 +58,10 @@ class Pool:
 class Pools:
     """Chooses configurations; takes away what it made on the disk."""
 
-    def __init__(self, random, cluster=None, kinds=tuple(_KINDS)):
+    def __init__(self, random, cluster=None):
         self.random = random
         self._cluster = cluster
-        self._kinds = {
-            kind: _KINDS[kind] for kind in kinds if kind != "mooncake" or cluster is not None
-        }
+        self._kinds = _CLUSTERED if cluster else _KINDS
         self._home = Path(tempfile.mkdtemp(prefix="ems-history-", dir="/dev/shm"))
         self._shared = {}
         self._empty = False

@@ -4,8 +4,7 @@ import time
 
 import history_run
 import pytest
-from contracts.mooncake_cluster import WHY_NOT, cluster
-from history_pools import LOCAL_KINDS
+from contracts.mooncake_cluster import WHY_NOT
 
 import ems.client
 from ems import Ems
@@ -15,16 +14,13 @@ from ems.simulator.control import setting
 
 
 def test_random_histories_agree_with_a_plain_model():
-    assert "load" in history_run.run(3000, time.time_ns(), kinds=LOCAL_KINDS)
+    assert "load" in history_run.run(3000, time.time_ns(), with_cluster=False)
 
 
 @pytest.mark.mooncake
 @pytest.mark.skipif(WHY_NOT is not None, reason=str(WHY_NOT))
-def test_on_a_mooncake_cluster_they_agree_with_it_too():
-    seed = time.time_ns()
-    with cluster(lease_seconds=0.5) as trial:
-        told = history_run.history(250, seed, cluster=trial.url, kinds=("mooncake",))
-    assert told["load"]
+def test_they_agree_on_a_mooncake_cluster_too():
+    assert history_run.on_cluster(250, time.time_ns())["load"]
 
 
 def test_a_seed_makes_the_same_history_again():
