@@ -8,8 +8,8 @@ with these an eighth of slack is enough, whatever the mixture of sizes.
 
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import lru_cache
+from typing import NamedTuple
 
 import xxhash
 
@@ -35,8 +35,7 @@ _PIECE = struct.Struct(">QI")
 _AGE = struct.Struct(">QQ")
 
 
-@dataclass(frozen=True, slots=True)
-class Header:
+class Header(NamedTuple):
     """What is known of a stored entry without reading its bytes."""
 
     serial: int

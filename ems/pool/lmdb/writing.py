@@ -2,7 +2,7 @@
 
 import struct
 from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import lmdb
@@ -121,7 +121,7 @@ class Writing:
             if header is None or header is BROKEN or header.clock >= clock:
                 continue
             self._txn.delete(age_name(header), db=self._tables.ages)
-            self._write_header(key, replace(header, clock=clock))
+            self._write_header(key, header._replace(clock=clock))
 
     def store(self, offers: Sequence[Offer], *, clock: int, checked: bool) -> None:
         """Store `offers` where nothing as long is stored; evict first what would be too much."""
