@@ -106,7 +106,7 @@ with cluster() as trial:
 )
 def test_a_process_that_closes_its_pool_at_any_moment_ends_in_order(script):
     ended = subprocess.run(
-        [sys.executable, "-c", BEGIN + script],
+        [sys.executable, "-X", "faulthandler", "-c", BEGIN + script],
         env={"PYTHONPATH": ":".join(sys.path)},
         capture_output=True,
         text=True,
