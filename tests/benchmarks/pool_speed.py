@@ -3,35 +3,32 @@
     python -m ems.simulator tests/benchmarks/pool_speed.py [--entries 64] [--rounds 15] [--url lmdb://…]
 
 In each round, in turn, so that what else the computer does hits both alike: the engine, through
-the SDK, and a loop by hand that copies one slice between NPU and host while it puts or gets the
-one before, as single LMDB values, with neither checksums nor an order of eviction.
+the SDK, and a loop by hand (`ems_cli.diagnostics.suite_by_hand`) that copies one slice between NPU
+and host while it puts or gets the one before, as single LMDB values, with neither checksums nor an
+order of eviction.
 
 On a computer with an NPU leave out `-m ems.simulator`.
 """
 # ruff: noqa: T201 - a program that prints
 
 import argparse
-import itertools
 import shutil
 import statistics
 import tempfile
 import time
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-import lmdb
-import numpy as np
 import torch
 
 from ems import CcConfig_v1, CcKvOption, Ems, EmsConfig, device
-from ems.device.base import Direction
-from ems.layout.copy_plan import Spans
+from ems_cli.diagnostics.suite_by_hand import ByHand, Memory, raw_lmdb
 
 MIB = 1 << 20
 BLOCK_SIZE = 16
 PLANE_NBYTES = 64 << 10
-SLICE_NBYTES = 8 * MIB
+WAYS = ("save", "load")
 OPTION = CcKvOption(timeout=120_000)
 
 
@@ -54,97 +51,6 @@ class Case:
             for _ in range(self.entry_nbytes // PLANE_NBYTES)
         ]
         return list(zip(planes[::2], planes[1::2], strict=True))
-
-
-class ByHand:
-    """The least that saving and loading through LMDB can be."""
-
-    def __init__(self, case, path, planes):
-        self.case = case
-        ascend = device.load()
-        self.npu = ascend.AscendDevice(0)
-        self.channels = {way: self.npu.open_channel(way) for way in Direction}
-        self.memory = ascend.PinnedMemory(0)
-        self.address = self.memory.allocate(2 * SLICE_NBYTES)
-        self.staging = np.ctypeslib.as_array(
-            (np.ctypeslib.ctypes.c_uint8 * (2 * SLICE_NBYTES)).from_address(self.address)
-        )
-        self.planes = np.array([plane.data_ptr() for plane in planes], np.uint64)
-        nbytes = 8 * case.nbytes + 64 * MIB
-        path.mkdir()
-        self.env = lmdb.open(
-            str(path),
-            map_size=nbytes,
-            writemap=True,
-            map_async=True,
-            sync=False,
-            metasync=False,
-            meminit=False,
-            readahead=False,
-        )
-
-    def spans(self, at, first):
-        """The copies of the `at`th slice, from or to blocks that start at `first`."""
-        each = SLICE_NBYTES // self.case.entry_nbytes
-        blocks = np.arange(first + at * each, first + (at + 1) * each, dtype=np.uint64)
-        span = np.uint64(PLANE_NBYTES)
-        npu = self.planes[None, :] + blocks[:, None] * span
-        start = self.address + at % 2 * SLICE_NBYTES
-        host = np.uint64(start) + np.arange(npu.size, dtype=np.uint64) * span
-        return Spans(npu.ravel(), host, np.full(npu.size, span))
-
-    def values(self, at):
-        """The staged memory and name of each entry of a slice."""
-        each = SLICE_NBYTES // self.case.entry_nbytes
-        start = at % 2 * SLICE_NBYTES
-        for index in range(each):
-            low = start + index * self.case.entry_nbytes
-            yield at * each + index, self.staging[low : low + self.case.entry_nbytes]
-
-    def save(self, turn):
-        channel = self.channels[Direction.OUT]
-        slices = self.case.nbytes // SLICE_NBYTES
-        copy = channel.start(self.spans(0, 0))
-        for at in range(slices):
-            finish(copy)
-            if at + 1 < slices:
-                copy = channel.start(self.spans(at + 1, 0))
-            self.put(at, turn)
-
-    def put(self, at, turn):
-        with self.env.begin(write=True) as txn:
-            for number, value in self.values(at):
-                txn.put(b"%d %d" % (turn % 3, number), value.data)
-
-    def load(self, turn):
-        channel = self.channels[Direction.IN]
-        copies = []
-        for at in range(self.case.nbytes // SLICE_NBYTES):
-            if len(copies) == 2:
-                finish(copies.pop(0))
-            self.get(at, turn)
-            copies.append(channel.start(self.spans(at, self.case.entries)))
-        for copy in copies:
-            finish(copy)
-
-    def get(self, at, turn):
-        with self.env.begin(buffers=True) as txn:
-            for number, value in self.values(at):
-                found = txn.get(b"%d %d" % (turn % 3, number))
-                np.copyto(value, np.frombuffer(found, np.uint8))
-
-    def close(self):
-        for channel in self.channels.values():
-            channel.close()
-        self.env.close()
-        del self.staging
-        self.memory.free(self.address)
-
-
-def finish(copy):
-    while not copy.done():
-        time.sleep(20e-6)
-    copy.check()
 
 
 class Engine:
@@ -189,27 +95,47 @@ def running(url):
         Ems.shutdown()
 
 
+@contextmanager
+def by_hand_in(folder, case, registration):
+    """Yield the loop by hand, on an LMDB file of its own."""
+    ascend = device.load()
+    pinned = ascend.PinnedMemory(0)
+    memory = Memory(pinned.allocate(case.nbytes), case.nbytes)
+    folder.mkdir()
+    try:
+        with (
+            raw_lmdb(folder, 2 * case.nbytes, memory) as store,
+            closing(
+                ByHand(ascend.AscendDevice(0), store, memory, registration, case.entries)
+            ) as by_hand,
+        ):
+            yield by_hand
+    finally:
+        pinned.free(memory.address)
+
+
 def measure(case, url, rounds, scratch):
-    seconds = {}
+    """Return, by direction and way, the seconds of each round."""
+    seconds = {(what, name): [] for what in WAYS for name in ("by hand", "engine")}
     kv = case.cache()
-    planes = [plane for layer in kv for plane in layer]
-    by_hand = ByHand(case, scratch / f"by-hand-{case.entry_nbytes}", planes)
     with running(url) as cc:
         cc.register_kvcache(kv)
         engine = Engine(case, cc)
-        for turn, what in itertools.product(range(rounds), ("save", "load")):
-            for name, way in (("by hand", by_hand), ("engine", engine)):
-                took = seconds_of(getattr(way, what), turn)
+        folder = scratch / f"by-hand-{case.entry_nbytes}"
+        with by_hand_in(folder, case, cc.registration) as by_hand:
+            for turn in range(rounds):
+                took = {"by hand": by_hand.trip()}
+                took["engine"] = [seconds_of(getattr(engine, what), turn) for what in WAYS]
+                check(kv, case)
                 if turn >= rounds // 3:  # before that files and caches warm up
-                    seconds.setdefault((what, name), []).append(took)
-            if what == "load":
-                check(planes, case)
-    by_hand.close()
+                    for name, both in took.items():
+                        for what, one in zip(WAYS, both, strict=True):
+                            seconds[what, name].append(one)
     return seconds
 
 
-def check(planes, case):
-    for plane in planes[:2]:
+def check(kv, case):
+    for plane in kv[0]:
         assert torch.equal(plane[: case.entries].cpu(), plane[case.entries :].cpu())
         plane[case.entries :].zero_()
 
