@@ -3,7 +3,6 @@
 import shutil
 import tempfile
 import tracemalloc
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -56,8 +55,8 @@ def test_a_header_with_a_wrong_size_is_a_damaged_miss_and_nothing_of_that_size_i
     assert cc.save(sl(0, 1, 2), [1, 2, 3], [BS] * 3, OPT) == CcResult(3, 3)
 
     def change(header):
-        changed = replace(header, nbytes=nbytes)
-        return changed if checksum == "checked" else replace(changed, checksum=None)
+        changed = header._replace(nbytes=nbytes)
+        return changed if checksum == "checked" else changed._replace(checksum=None)
 
     forge(cc._pool, 2, change)
     want = block(kv, 0)
