@@ -64,7 +64,7 @@ _FITS = {
 }
 _FOREVER_SECONDS, _PATIENCE_SECONDS = 0.6, 0.1
 """How long a copy takes that is taken for one that never ends, and after how long it is."""
-_PINNING_SECONDS = 3.0
+_PINNING_SECONDS = 4.0
 _WELL = CcResult(3, 3)
 _PINS = {"memory": 4, "tiered": 3}
 """How many pieces of pinned memory a pool takes, where it is more than one."""
@@ -304,10 +304,11 @@ def _check_later(place, ended, golden, *, lost):
         return
     if place.is_shared:  # a node that failed just now is not asked for a while
         assert eventually(lambda: place.trial(OPT) == _WELL), "no later request works"
+        assert eventually(Ems.check_health), "it does not become healthy again"
     else:
         again = place.trial(OPT)
         assert again == _WELL, f"the next request ends in {again}"
-    assert Ems.check_health()
+        assert Ems.check_health(), "it works, and is called ill"
     assert place.stored() == golden
 
 
@@ -345,7 +346,7 @@ def _engine(url):
     pinned = counter("pinned_nbytes")
     engine = open_pool(url, ascend.PinnedMemory(0))
     try:
-        engine.check_health(deadline=None)
+        assert eventually(lambda: _failure_of(partial(engine.check_health, deadline=None)) is None)
         yield Kept(engine)
         lent = engine._connection.staging
         assert eventually(lambda: lent.lent_nbytes == OWN_NBYTES), "staging memory is lost"

@@ -28,7 +28,7 @@ _PATIENCE = 120
 _SHARED = 25
 _MARKS = 20
 _GROWTH = 8 << 20
-_LEAST_FLAT = 20_000
+_LEAST_FLAT = 50_000
 """Operations from which on resident memory must not grow in the second half."""
 
 
