@@ -10,6 +10,7 @@ from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+from ems.common.exception import EmsException
 from ems.telemetry.counters import Counters
 from ems.telemetry.profile_log import profile_log
 from ems.telemetry.run_dir import (
@@ -36,8 +37,8 @@ class Recorder:
     """Takes records of calls from any thread; writes the description at most once a second.
 
     `describe` returns what only others know: registration, pool. It is called on the recorder's
-    thread. A run directory that cannot be used is warned about once, and costs nothing but the
-    description.
+    thread; where it raises EmsException, since the pool is away, what it said last stays. A run
+    directory that cannot be used is warned about once, and costs nothing but the description.
     """
 
     def __init__(self, about: dict[str, Any], describe: Callable[[], dict[str, Any]]) -> None:
@@ -45,6 +46,7 @@ class Recorder:
         self.counters = Counters()
         self._about = {**_process(), **about}
         self._describe = describe
+        self._described: dict[str, Any] | None = None
         self._profile = profile_log()
         self._directory = default_run_dir()
         self._changed = threading.Event()
@@ -79,10 +81,11 @@ class Recorder:
             while self._changed.wait() and not self._closed.is_set():
                 self._changed.clear()
                 open_run_dir(self._directory)
-                write_description(path, self._description())
-                if not written:
-                    clear_away(self._directory, keep=DEAD_KEPT)
-                written = True
+                if self._look_again():
+                    write_description(path, self._description())
+                    if not written:
+                        clear_away(self._directory, keep=DEAD_KEPT)
+                    written = True
                 self._closed.wait(_REFRESH_SECONDS)
         except RunDirError as error:
             _log.warning("ems-cli inspect will not see this process: %s", error)
@@ -92,10 +95,19 @@ class Recorder:
             with suppress(OSError):
                 path.unlink()
 
+    def _look_again(self) -> bool:
+        """Ask what only others know, later again where none answers; return whether it is known."""
+        try:
+            self._described = self._describe()
+        except EmsException as error:
+            _log.debug("the description of this process keeps what it says: %s", error)
+            self._changed.set()
+        return self._described is not None
+
     def _description(self) -> dict[str, Any]:
         return {
             **self._about,
-            **self._describe(),
+            **(self._described or {}),
             "counters": self.counters.snapshot(),
             "written": time.time(),
         }

@@ -18,9 +18,10 @@ CAPACITY = 32 * MIB
 
 
 @pytest.fixture
-def cc():
+def cc(request):
     parent = Path(tempfile.mkdtemp(prefix="ems-tests-", dir="/dev/shm"))
-    cc = boot(pool=f"lmdb://{parent}/pool?capacity=32MiB&staging=1MiB")
+    checksum = getattr(request, "param", "on")
+    cc = boot(pool=f"lmdb://{parent}/pool?capacity=32MiB&staging=1MiB&checksum={checksum}")
     yield cc
     Ems.shutdown()
     shutil.rmtree(parent)
@@ -46,7 +47,7 @@ def fates(cc, operation):
 
 
 @pytest.mark.parametrize("checksum", ["checked", "unchecked"])
-@pytest.mark.parametrize("nbytes", [100, SHARE // 2, CAPACITY + 1, 1 << 62])
+@pytest.mark.parametrize("nbytes", [100, SHARE, SHARE + 64, 8 * MIB, CAPACITY, 1 << 62])
 def test_a_header_with_a_wrong_size_is_a_damaged_miss_and_nothing_of_that_size_is_allocated(
     cc, nbytes, checksum, caplog
 ):
@@ -78,3 +79,25 @@ def test_a_header_with_a_wrong_size_is_a_damaged_miss_and_nothing_of_that_size_i
     assert same(block(kv, 5), block(kv, 1))
     stats = cc.pool_stats()
     assert (stats.entries, stats.reserved_nbytes, stats.held_nbytes) == (3, 0, 0)
+
+
+@pytest.mark.parametrize("cc", ["on", "off"], indirect=True)
+def test_any_wrong_byte_of_a_header_is_a_damaged_miss_whether_entries_are_checked_or_not(cc):
+    kv = cache()
+    cc.register_kvcache(kv)
+    with cc._pool._home.shards() as shards:
+        [shard] = shards._shards
+    nbytes = None
+    at = 0
+    while at != nbytes:
+        assert cc.save(sl(0), [1], [BS], OPT) == CcResult(1, 1)
+        with shard._transactions.environment.begin(write=True) as txn:
+            [(key, raw)] = txn.cursor(db=shard._tables.entries)
+            nbytes = len(raw)
+            changed = bytearray(raw)
+            changed[at] ^= 4
+            assert txn.put(key, bytes(changed), db=shard._tables.entries)
+        assert cc.load(sl(4), [1], [BS], OPT) == CcResult(0, 1), f"byte {at}"
+        at += 1
+        assert fates(cc, "load") == {"damaged": at}
+    assert Ems.check_health() is True

@@ -237,6 +237,24 @@ def test_the_description_holds_layout_pool_and_counters_and_goes_at_shutdown(des
     assert list((tmp_path / "run").iterdir()) == []
 
 
+def test_the_description_outlives_a_pool_that_is_away_for_a_while(described, monkeypatch):
+    cc, pool = boot_faulty(monkeypatch)
+    cc.register_kvcache(cache())
+    cc.save(sl(0), [1], [BS], OPT)
+    described(lambda content: "save" in content["counters"])
+
+    def away():
+        raise PoolUnavailable("the pool is away")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(pool, "stats", away)
+        cc.exists([1], OPT)
+        content = described(lambda content: "exists" in content["counters"]).content
+        assert content["pool"]["entries"] == 1, "what it said last"
+    cc.save(sl(1), [2], [BS], OPT)
+    described(lambda content: content["pool"]["entries"] == 2)
+
+
 def test_the_counters_of_a_description_export_as_prometheus_text(described):
     cc = boot()
     cc.register_kvcache(cache())

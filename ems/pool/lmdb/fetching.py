@@ -1,6 +1,6 @@
 """Reads entries into staging memory: all that a call asks for, or nothing."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from ems.common.exception import PoolUnavailable
 from ems.common.units import format_nbytes
@@ -47,10 +47,11 @@ class Fetch:
         try:
             while left := [at for at in places if at not in self._answers]:
                 wanted = self._judge(left)
-                _check_size(list(wanted.values()), limit_nbytes)
+                if _nbytes_of(wanted.values()) > limit_nbytes:
+                    wanted = self._examine(wanted)
+                    _check_size(wanted.values(), limit_nbytes)
                 self._fetch(wanted, deadline=deadline)
-            if self._damaged:
-                self._shards.remove_damaged(self._damaged)
+            self._remove_damaged()
         except BaseException:
             held = [one.address for one in self._answers.values() if isinstance(one, Held)]
             self._staging.give(held)
@@ -88,6 +89,27 @@ class Fetch:
             return Miss.SAVE_FAILED
         return Miss.EVICTED if evicted else Miss.ABSENT
 
+    def _examine(self, wanted: dict[int, Header]) -> dict[int, Header]:
+        """Return those of the entries that are as large as their headers say.
+
+        A size that is wrong is damage, and no reason to refuse the whole call.
+        """
+        seen = [(self._keys[at], header) for at, header in wanted.items()]
+        whole = {}
+        for (at, header), outcome in zip(wanted.items(), self._shards.examine(seen), strict=True):
+            if outcome is Fetched.READ:
+                whole[at] = header
+            elif outcome is Fetched.DAMAGED:
+                self._answers[at] = Miss.DAMAGED
+                self._damaged.append((self._keys[at], header))
+        self._remove_damaged()
+        return whole
+
+    def _remove_damaged(self) -> None:
+        damaged, self._damaged = self._damaged, []
+        if damaged:
+            self._shards.remove_damaged(damaged)
+
     def _fetch(self, wanted: dict[int, Header], *, deadline: float | None) -> None:
         sizes = [header.nbytes for header in wanted.values()]
         lent = dict(zip(wanted, self._staging.take(sizes, deadline=deadline), strict=True))
@@ -110,8 +132,12 @@ class Fetch:
         return Wish(self._keys[at], header, self._staging.bytes_at(address, header.nbytes))
 
 
-def _check_size(headers: Sequence[Header], limit_nbytes: int) -> None:
-    nbytes = sum(aligned(header.nbytes) for header in headers)
+def _nbytes_of(headers: Iterable[Header]) -> int:
+    return sum(aligned(header.nbytes) for header in headers)
+
+
+def _check_size(headers: Iterable[Header], limit_nbytes: int) -> None:
+    nbytes = _nbytes_of(headers)
     if nbytes > limit_nbytes:
         raise PoolUnavailable(
             f"{format_nbytes(nbytes)} at once are more than a quarter of the staging memory, "

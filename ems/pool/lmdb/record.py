@@ -28,6 +28,7 @@ _FEW_PAGES = 64
 
 VERSION = 3
 _HEADER = struct.Struct("<HHIQQQQQ")
+_CHECK = struct.Struct("<Q")
 _UNCHECKED, _XXH3 = 0, 1
 _KINDS = (_UNCHECKED, _XXH3)
 _PIECE_PAGES = (SHORT_PIECE_PAGES, LONG_PIECE_PAGES)
@@ -50,9 +51,9 @@ class Header(NamedTuple):
     """How long its pieces are, but for the last."""
 
     def pack(self) -> bytes:
-        """Return the header as it is stored."""
+        """Return the header as it is stored, with a checksum of its own, whatever the pool's."""
         kind = _UNCHECKED if self.checksum is None else _XXH3
-        return _HEADER.pack(
+        fields = _HEADER.pack(
             VERSION,
             kind,
             self.piece_pages,
@@ -62,6 +63,7 @@ class Header(NamedTuple):
             self.clock,
             self.checksum or 0,
         )
+        return fields + _CHECK.pack(xxhash.xxh3_64_intdigest(fields))
 
     def pieces(self) -> Sequence[tuple[int, int]]:
         """Return start and length of each piece."""
@@ -70,9 +72,10 @@ class Header(NamedTuple):
     @classmethod
     def parse(cls, raw: bytes, *, limit_nbytes: int) -> "Header":
         """Return the stored header, or BROKEN: also where its size is beyond what can be stored."""
-        if len(raw) != _HEADER.size:
+        fields = bytes(raw[: _HEADER.size])
+        if raw[_HEADER.size :] != _CHECK.pack(xxhash.xxh3_64_intdigest(fields)):
             return BROKEN
-        version, kind, pages, serial, tokens, nbytes, clock, checksum = _HEADER.unpack(raw)
+        version, kind, pages, serial, tokens, nbytes, clock, checksum = _HEADER.unpack(fields)
         known = version == VERSION and kind in _KINDS and pages in _PIECE_PAGES
         if not known or nbytes > limit_nbytes:
             return BROKEN

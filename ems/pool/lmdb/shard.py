@@ -82,6 +82,11 @@ class Shard:
         with self._reading() as txn:
             return [self._tables.was_evicted(txn, key) for key in keys]
 
+    def examine(self, seen: Sequence[tuple[PoolKey, Header]]) -> list[Fetched]:
+        """Return what would come of reading entries, by the sizes of their pieces alone."""
+        with self._reading() as txn:
+            return [self._examine(txn, key, header) for key, header in seen]
+
     def fetch(self, wishes: Sequence[Wish]) -> list[Fetched]:
         """Copy entries to where they are wanted. What is not READ may have been copied in part."""
         fetched: list[Fetched] = []
@@ -163,9 +168,22 @@ class Shard:
         """Make the tables agree; for the first process that opens the pool."""
         self._write(Writing.reconcile)
 
+    def _examine(self, txn: "lmdb.Transaction[Any]", key: PoolKey, seen: Header) -> Fetched:
+        header = self._header(txn, key)
+        if header is None or header.serial != seen.serial:
+            return Fetched.CHANGED
+        for index, (_, length) in enumerate(header.pieces()):
+            piece = txn.get(piece_name(header.serial, index), db=self._tables.pieces)
+            if piece is None or len(piece) != length:
+                return Fetched.DAMAGED
+        return Fetched.READ
+
+    def _header(self, txn: "lmdb.Transaction[Any]", key: PoolKey) -> Header | None:
+        raw = txn.get(key.encode(), db=self._tables.entries)
+        return None if raw is None else self._parse(raw)
+
     def _fetch(self, txn: "lmdb.Transaction[Any]", wish: Wish) -> Fetched:
-        raw = txn.get(wish.key.encode(), db=self._tables.entries)
-        header = None if raw is None else self._parse(raw)
+        header = self._header(txn, wish.key)
         if header is None or header.serial != wish.header.serial:
             return Fetched.CHANGED
         if header is BROKEN:

@@ -34,6 +34,10 @@ class Shards:
         """Return which of these keys, that are not stored, are known to have been evicted."""
         return self._ask(keys, keys, Shard.were_evicted)
 
+    def examine(self, seen: Sequence[tuple[PoolKey, Header]]) -> list[Fetched]:
+        """Return what would come of reading entries, by the sizes of their pieces alone."""
+        return self._ask([key for key, _ in seen], seen, Shard.examine)
+
     def fetch(self, wishes: Sequence[Wish]) -> list[Fetched]:
         """Copy entries to where they are wanted."""
         return self._ask([wish.key for wish in wishes], wishes, Shard.fetch)
