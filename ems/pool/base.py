@@ -141,6 +141,14 @@ class PoolEngine(ABC):
         """
         return self
 
+    def fitting(self, keys: Sequence[PoolKey], nbytes: Sequence[int]) -> int:
+        """Return how many of these entries, the first ones, can be stored side by side.
+
+        One more would evict the first of them. What finds no room even alone takes none from the
+        others. All of them, where the engine does not know its room.
+        """
+        return min(len(keys), len(nbytes))
+
     @abstractmethod
     def lookup(
         self, keys: Sequence[PoolKey], *, deadline: float | None = None

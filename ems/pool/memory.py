@@ -1,8 +1,9 @@
 """The pool in this process: pinned memory that the NPU copies to and from directly."""
 # ruff: noqa: D102 - what an engine's methods do is said once, in the interface
 
+from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import groupby
+from itertools import accumulate, groupby
 
 from ems.common.exception import InvalidArgument, PoolUnavailable, RequestTimeout
 from ems.pool.base import (
@@ -86,6 +87,11 @@ class MemoryPool(PoolEngine):
             capacity_nbytes=sizes.get("capacity", _CAPACITY_NBYTES),
             segment_nbytes=sizes.get("segment", _SEGMENT_NBYTES),
         )
+
+    def fitting(self, keys: Sequence[PoolKey], nbytes: Sequence[int]) -> int:
+        room = self._capacity_nbytes
+        taken = accumulate(size if size <= room else 0 for size in map(aligned, nbytes))
+        return min(len(keys), bisect_right(list(taken), room))
 
     def lookup(
         self,

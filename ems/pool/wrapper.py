@@ -22,6 +22,9 @@ class PoolWrapper(PoolEngine):
         self.inner = inner
         self.window_nbytes = inner.window_nbytes
 
+    def fitting(self, keys: Sequence[PoolKey], nbytes: Sequence[int]) -> int:
+        return self.inner.fitting(keys, nbytes)
+
     def lookup(
         self, keys: Sequence[PoolKey], *, deadline: float | None = None
     ) -> list[EntryInfo | None]:

@@ -25,7 +25,8 @@ class Saving:
     """One save: reserve, copy out, commit, slice by slice.
 
     A hash that finds no place is left out and later ones are still stored: they serve other
-    prefixes. The result counts the leading run.
+    prefixes. The result counts the leading run. What comes behind as much as the pool can hold is
+    left out unasked: its place would be that of the request's own first blocks.
     """
 
     def __init__(
@@ -45,8 +46,11 @@ class Saving:
     def run(self) -> CcResult:
         """See `Mover.run`."""
         try:
+            end = self._end_of_what_fits()
             for window, slices in windows_of(self._parts, self._pool, self._pipeline):
-                self._store_window(window, slices)
+                if window.start >= end:
+                    break
+                self._store_window(range(window.start, min(window.stop, end)), slices)
             self._pipeline.finish()
         except BaseException:
             self._pipeline.drain()
@@ -54,6 +58,14 @@ class Saving:
         self._note_fates()
         stored = self._stored if self._stored.all() else self._stored[:, self._first]
         return CcResult(prefix_of(self._parts, stored), len(self._first))
+
+    def _end_of_what_fits(self) -> int:
+        """Return how many of the hashes, the first ones, the pool can hold together."""
+        at_first = np.array(self._first) == np.arange(len(self._first))
+        nbytes = np.array([part.nbytes * at_first for part in self._parts])
+        keys = [key for keys in zip(*(part.keys for part in self._parts), strict=True)
+                for key in keys]  # fmt: skip
+        return self._pool.fitting(keys, nbytes.T.ravel().tolist()) // len(self._parts)
 
     def _note_fates(self) -> None:
         if self._moved.all() and self._stored.all():

@@ -91,6 +91,10 @@ class LmdbPool(PoolEngine):
         """
         return cls(memory, LmdbSettings.from_url(url))
 
+    def fitting(self, keys: Sequence[PoolKey], nbytes: Sequence[int]) -> int:
+        with self._home.shards() as shards:
+            return shards.fitting(keys, list(map(charge_of, nbytes)))
+
     def lookup(
         self,
         keys: Sequence[PoolKey],

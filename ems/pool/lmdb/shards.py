@@ -26,6 +26,19 @@ class Shards:
         """The capacity of each shard: nothing larger can be stored."""
         return self._shards[0].capacity_nbytes
 
+    def fitting(self, keys: Sequence[PoolKey], sizes: Sequence[int]) -> int:
+        """Return how many entries, the first ones, come before a shard has to evict one of them."""
+        if sum(sizes) <= self.capacity_nbytes:
+            return len(keys)
+        left = [self.capacity_nbytes] * len(self._shards)
+        for at, (key, size) in enumerate(zip(keys, sizes, strict=True)):
+            mine = _digest(key) % len(left)
+            if size <= self.capacity_nbytes:
+                left[mine] -= size
+            if left[mine] < 0:
+                return at
+        return len(keys)
+
     def headers(self, keys: Sequence[PoolKey]) -> list[Header | None]:
         """Return what is known of the entries."""
         return self._ask(keys, keys, Shard.headers)
