@@ -139,16 +139,19 @@ class Acl:
             self._stop_on_failure(stream, _STOP_ON_FAILURE)  # where it is refused, check() decides
         return _handle(stream)
 
+    def destroy_stream(self, stream: int) -> None:
+        """Give an idle stream back."""
+        self._check("aclrtDestroyStream", self._destroy_stream(stream))
+
     def create_event(self) -> int:
         """Return an event."""
         event = c_void_p()
         self._check("aclrtCreateEventExWithFlag", self._create_event(byref(event), _EVENT_SYNC))
         return _handle(event)
 
-    def destroy(self, stream: int, event: int) -> None:
-        """Give an idle stream and its event back."""
+    def destroy_event(self, event: int) -> None:
+        """Give an event back."""
         self._check("aclrtDestroyEvent", self._destroy_event(event))
-        self._check("aclrtDestroyStream", self._destroy_stream(stream))
 
     def record_event(self, event: int, stream: int) -> None:
         """Have `event` complete when the stream has come to here."""

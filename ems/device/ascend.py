@@ -13,6 +13,7 @@ event has completed, and that aclrtSetStreamFailureMode stops a stream at its fi
 import threading
 import time
 from collections.abc import Hashable
+from contextlib import ExitStack
 
 import torch_npu
 
@@ -151,7 +152,9 @@ class StreamChannel:
         self._acl = acl
         self._direction = direction
         self._batched = acl.has_batched_copy
-        self._lanes = [(acl.create_stream(), acl.create_event()) for _ in range(self.lanes)]
+        with ExitStack() as undo:
+            self._lanes = [self._open_lane(undo) for _ in range(self.lanes)]
+            undo.pop_all()
         self._started = 0
 
     def start(self, spans: Spans) -> "StreamCopy":
@@ -177,7 +180,16 @@ class StreamChannel:
         for stream, event in list(self._lanes):
             if self._has_ended(stream, _CLOSE_MILLISECONDS):
                 self._lanes.remove((stream, event))
-                self._acl.destroy(stream, event)
+                self._acl.destroy_event(event)
+                self._acl.destroy_stream(stream)
+
+    def _open_lane(self, undo: ExitStack) -> tuple[int, int]:
+        """Return a stream and its event; `undo` gives them back."""
+        stream = self._acl.create_stream()
+        undo.callback(self._acl.destroy_stream, stream)
+        event = self._acl.create_event()
+        undo.callback(self._acl.destroy_event, event)
+        return stream, event
 
     def _queue(self, spans: Spans, stream: int) -> None:
         if self._batched:

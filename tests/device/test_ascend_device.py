@@ -245,6 +245,30 @@ def test_a_closed_channel_has_given_its_streams_back():
     on_thread(scenario)
 
 
+@pytest.mark.parametrize("nth", [1, 2])
+@pytest.mark.parametrize("what", ["create_stream", "create_event"])
+def test_a_channel_that_cannot_be_opened_leaves_no_stream_behind(what, nth, monkeypatch):
+    create, calls = getattr(acl.Acl, what), []
+
+    def fail_once(runtime):
+        calls.append(what)
+        if len(calls) == nth:
+            raise acl.AclError(what, 207001)
+        return create(runtime)
+
+    def scenario():
+        device = AscendDevice(1)
+        before = counter("streams")
+        with pytest.raises(acl.AclError, match="207001"):
+            device.open_channel(Direction.OUT)
+        assert counter("streams") == before
+        device.open_channel(Direction.OUT).close()
+        assert counter("streams") == before
+
+    monkeypatch.setattr(acl.Acl, what, fail_once)
+    on_thread(scenario)
+
+
 def test_the_callers_work_is_finished_when_what_it_had_queued_is_done():
     device = AscendDevice(1)
     x = torch.zeros(64, device="npu:1")

@@ -168,10 +168,8 @@ class Case:
                 )
             lost = kind == "runtime" and name not in _CREATES
             _check_later(place, ended, self._golden, lost=lost)
-        # a stream whose sibling cannot be made is not given back
-        if name not in _CREATES or hangs:
-            left = counter("streams") - streams
-            assert not left, f"{left} streams are left"
+        left = counter("streams") - streams
+        assert not left, f"{left} streams are left"
         return "ended well" if code is None else code.name
 
     def _never_ends(self):
