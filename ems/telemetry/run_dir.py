@@ -15,6 +15,8 @@ from typing import Any
 _SUFFIX = ".json"
 _UNFINISHED_SECONDS = 60
 """After which a file that is half written has lost its writer."""
+_FIRST_NAMESPACE = 0xEFFFFFFC
+"""PROC_PID_INIT_INO of Linux: where pids are counted outside of containers."""
 _WRITABLE_BY_OTHERS = stat.S_IWGRP | stat.S_IWOTH
 
 
@@ -69,8 +71,17 @@ def write_description(path: Path, description: dict[str, Any]) -> None:
 
 
 def description_path(directory: Path, pid: int) -> Path:
-    """Return where a process leaves its description."""
-    return directory / f"{pid}{_SUFFIX}"
+    """Return where a process, as this one counts pids, leaves its description.
+
+    Containers that share the directory count by themselves, each from 1: theirs have names with
+    the number of their namespace.
+    """
+    try:
+        namespace = Path("/proc/self/ns/pid").stat().st_ino
+    except OSError:
+        namespace = _FIRST_NAMESPACE
+    mark = "" if namespace == _FIRST_NAMESPACE else f"-{namespace}"
+    return directory / f"{pid}{mark}{_SUFFIX}"
 
 
 @dataclass(frozen=True)
@@ -81,6 +92,12 @@ class LiveDescription:
     content: dict[str, Any]
     alive: bool
     """Whether the process that wrote it still runs."""
+
+    @property
+    def is_of_here(self) -> bool:
+        """Whether it was written on this host, and in this container if it is one."""
+        mine = description_path(self.path.parent, int(self.content["pid"]))
+        return self.path == mine and self.content.get("host") == platform.node()
 
 
 def descriptions(directory: Path) -> Iterator[LiveDescription]:
@@ -100,16 +117,12 @@ def descriptions(directory: Path) -> Iterator[LiveDescription]:
 
 
 def clear_away(directory: Path, *, keep: int) -> None:
-    """Remove what killed processes of this host have left, but for the newest `keep` descriptions.
+    """Remove what killed processes of here have left, but for the newest `keep` descriptions.
 
     Those are for `ems-cli inspect`, which shows how processes ended. A host that starts a failing
     process again and again must not fill its memory with them.
     """
-    dead = [
-        found.path
-        for found in descriptions(directory)
-        if not found.alive and found.content.get("host") == platform.node()
-    ]
+    dead = [found.path for found in descriptions(directory) if not found.alive and found.is_of_here]
     ages = {path: _age(path) for path in dead}
     dead.sort(key=lambda path: ages[path])
     unfinished = [path for path in directory.glob(".*") if _age(path) > _UNFINISHED_SECONDS]

@@ -51,7 +51,7 @@ def live_report(
     for found in descriptions(run_dir):
         if pid is not None and found.content.get("pid") != pid:
             continue
-        if prune and not found.alive and found.content.get("host") == platform.node():
+        if prune and not found.alive and found.is_of_here:
             with suppress(FileNotFoundError):
                 found.path.unlink()
             pruned.append(int(found.content["pid"]))

@@ -80,7 +80,7 @@ def test_prune_removes_the_files_of_the_dead_alone(tmp_path):
     leave(tmp_path, pid=NOBODY)
     result = run(tmp_path, "--prune")
     assert f"removed what dead processes had left: pid {NOBODY}" in said(result)
-    assert [file.name for file in tmp_path.iterdir()] == [f"{os.getpid()}.json"]
+    assert list(tmp_path.iterdir()) == [description_path(tmp_path, os.getpid())]
 
 
 def test_what_is_of_another_host_is_not_pruned(tmp_path):

@@ -64,7 +64,7 @@ def test_the_description_tells_process_configuration_and_counters(start, tmp_pat
     recorder.touch()
     [description] = eventually(lambda: found(tmp_path))
     assert description.alive
-    assert description.path.name == f"{os.getpid()}.json"
+    assert description.path == description_path(tmp_path / "run", os.getpid())
     content = description.content
     assert content["schema"] == 1
     assert content["pid"] == os.getpid()

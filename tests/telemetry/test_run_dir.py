@@ -213,3 +213,12 @@ def test_what_a_killed_process_has_left_half_written_goes_and_a_fresh_one_may_be
     os.utime(stale, (1, 1))
     clear_away(run_dir, keep=0)
     assert list(run_dir.iterdir()) == [fresh]
+
+
+def test_containers_that_share_the_directory_leave_one_another_alone(run_dir, monkeypatch):
+    outside = leave(run_dir, 7, host=platform.node())
+    monkeypatch.setattr("ems.telemetry.run_dir._FIRST_NAMESPACE", 1)
+    inside = leave(run_dir, 7, host=platform.node())
+    assert {found.path for found in descriptions(run_dir)} == {outside, inside}
+    clear_away(run_dir, keep=0)
+    assert [found.path for found in descriptions(run_dir)] == [outside]
