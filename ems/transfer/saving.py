@@ -62,10 +62,11 @@ class Saving:
     def _end_of_what_fits(self) -> int:
         """Return how many of the hashes, the first ones, the pool can hold together."""
         at_first = np.array(self._first) == np.arange(len(self._first))
-        nbytes = np.array([part.nbytes * at_first for part in self._parts])
-        keys = [key for keys in zip(*(part.keys for part in self._parts), strict=True)
-                for key in keys]  # fmt: skip
-        return self._pool.fitting(keys, nbytes.T.ravel().tolist()) // len(self._parts)
+        nbytes = np.array([part.nbytes * (at_first & (part.tokens > 0)) for part in self._parts]).T
+        hashes, parts = (one.tolist() for one in np.nonzero(nbytes))  # by hash, then by part
+        keys = [self._parts[part].keys[at] for at, part in zip(hashes, parts, strict=True)]
+        fitting = self._pool.fitting(keys, nbytes[hashes, parts].tolist())
+        return hashes[fitting] if fitting < len(keys) else len(self._first)
 
     def _note_fates(self) -> None:
         if self._moved.all() and self._stored.all():

@@ -290,8 +290,8 @@ class Calls:
             least, most = self._loadable(call)
             must, may = least > 0, most > 0
         else:
+            least, most = self._loadable_when_saved(call)
             stored = [self._stored(call, there) for there in (self.store.must, self.store.may)]
-            least, most = [prefix(one, wanted.windows, wanted.tokens) for one in stored]
             must, may = (not all(map(all, one)) for one in reversed(stored))
         if forgets:
             self.store.evict()
@@ -303,8 +303,18 @@ class Calls:
         elif call.end is not None and call.fails_alone:
             assert may, f"{call} needs no copy"
 
+    def _loadable_when_saved(self, call):
+        """Return how many hashes of a save must be done, and may, if only what is there counts."""
+        wanted, served = call.request, self._saved(call)
+        for there in (self.store.must, self.store.may):
+            stored = [
+                [one and two for one, two in zip(*mine, strict=True)]
+                for mine in zip(self._stored(call, there), served, strict=True)
+            ]
+            yield prefix(stored, wanted.windows, wanted.tokens)
+
     def _stored(self, call, there):
-        """Return, by part and hash, what of a save is stored already."""
+        """Return, by part and hash, whether nothing of a save has to be copied."""
         first, parts = call.request.first, call.request.parts
         return [
             [not part.tokens[at] or bool(there(part.keys[at], part.tokens[at])) for at in first]

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from preamble import BS, OPT, block, boot, cache, poison, same, sl
 
-from ems import CcResult, Ems
+from ems import CcResult, ChunkDesc, Ems, StoreLayerGroupDesc
 
 ROOM, ASKED = 24, 36
 """Blocks of 1 MiB."""
@@ -76,3 +76,16 @@ def test_what_finds_no_room_even_alone_takes_none_from_the_blocks_behind_it(pool
     saved = cc.save(sl(*blocks), list(range(9)), tokens, OPT)
     assert saved == CcResult(4, 9)
     assert [cc.exists([each], OPT).success for each in range(9)] == [1, 1, 1, 1, 0, 1, 1, 1, 1]
+
+
+def test_what_a_hash_has_nothing_of_and_what_is_repeated_takes_no_room():
+    """Two groups; each of their entries is a quarter of the pool, and three hashes fill it."""
+    cc = boot(pool="memory://?capacity=1MiB&segment=1MiB")
+    groups = [StoreLayerGroupDesc(BS, [0]), StoreLayerGroupDesc(BS, [1], window=BS)]
+    cc.register_kvcache(cache(layers=2, shape=(BS, 32, 512)), groups)
+    whole = [ChunkDesc(0, BS), ChunkDesc(BS, BS), ChunkDesc(0, BS), ChunkDesc(2 * BS, BS)]
+    descs = [whole, [None, None, None, ChunkDesc(2 * BS, BS)]]
+    saved = cc.save(hashes=[1, 2, 1, 3], chunk_descs=descs, option=OPT)
+    assert saved == CcResult(4, 4)
+    assert cc.exists([1, 2, 3], OPT) == CcResult(3, 3)
+    Ems.shutdown()
