@@ -251,6 +251,15 @@ class PoolEngineContract:
             assert load(small_pool, name) == [bytes_of(name)]
         assert small_pool.stats().used_nbytes <= small_pool.stats().capacity_nbytes
 
+    def test_what_fits_can_be_stored_side_by_side(self, small_pool):
+        names = range(2 * SMALL)
+        sizes = [ENTRY_NBYTES] * len(names)
+        fitting = small_pool.fitting([key_of(name) for name in names], sizes)
+        assert fitting in {SMALL, len(names)}, "its room, or all where it does not know it"
+        for name in names[:SMALL]:
+            save(small_pool, name)
+        assert all(stored(small_pool, *names[:SMALL]))
+
     def test_what_was_evicted_says_so(self, small_pool):
         for name in range(4 * SMALL):
             save(small_pool, name)
