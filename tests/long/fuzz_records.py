@@ -5,6 +5,7 @@ import json
 from contextlib import ExitStack, closing
 from dataclasses import asdict
 
+import xxhash
 from fuzz_made import GIANTS, anything, spoiled_bytes, spoiled_json
 
 from ems.common.exception import PoolUnavailable
@@ -22,7 +23,7 @@ _WORD = 2**64
 
 
 def lmdb_header(random):
-    """What is packed is read again; anything else is broken, or small enough to be read."""
+    """What is packed is read again; anything else is broken, or forged and small enough."""
     header = Header(
         *(random.choice((0, 1, random.getrandbits(64), _WORD - 1)) for _ in range(2)),
         random.randrange(LIMIT + 1),
@@ -32,7 +33,9 @@ def lmdb_header(random):
     )
     raw = header.pack()
     assert Header.parse(raw, limit_nbytes=LIMIT) == header
-    changed = random.choice((spoiled_bytes(random, raw), random.randbytes(len(raw))))
+    forged = spoiled_bytes(random, raw[:-8])
+    forged += xxhash.xxh3_64_intdigest(forged).to_bytes(8, "little")
+    changed = random.choice((spoiled_bytes(random, raw), random.randbytes(len(raw)), forged))
     found = Header.parse(changed, limit_nbytes=LIMIT)
     assert found is BROKEN or (len(changed) == len(raw) and 0 <= found.nbytes <= LIMIT)
     if found is not BROKEN and found.nbytes < 1 << 24:

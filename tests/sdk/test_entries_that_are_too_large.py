@@ -71,7 +71,7 @@ def test_an_entry_beyond_the_staging_memory_finds_no_space_with_one_warning_and_
     Ems.shutdown()
 
 
-@pytest.mark.parametrize("blocks", [1, 3])
+@pytest.mark.parametrize("blocks", [pytest.param(count, marks=needs_mooncake) for count in (1, 3)])
 def test_on_mooncake_an_entry_may_fill_most_of_the_staging_memory(mooncake_url, blocks):
     cc = boot(pool=mooncake_url)
     kv = cache(layers=1, blocks=8, shape=(3, HEADS, 256))  # 60 KiB
