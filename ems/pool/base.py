@@ -141,13 +141,17 @@ class PoolEngine(ABC):
         """
         return self
 
-    def fitting(self, keys: Sequence[PoolKey], nbytes: Sequence[int]) -> int:
+    def fitting(
+        self,
+        keys: Sequence[PoolKey],
+        nbytes: Sequence[int],  # noqa: ARG002 - for engines that know their room
+    ) -> int:
         """Return how many of these entries, the first ones, can be stored side by side.
 
         One more would evict the first of them. What finds no room even alone takes none from the
         others. All of them, where the engine does not know its room.
         """
-        return min(len(keys), len(nbytes))
+        return len(keys)
 
     @abstractmethod
     def lookup(

@@ -88,10 +88,10 @@ class MemoryPool(PoolEngine):
             segment_nbytes=sizes.get("segment", _SEGMENT_NBYTES),
         )
 
-    def fitting(self, keys: Sequence[PoolKey], nbytes: Sequence[int]) -> int:
+    def fitting(self, keys: Sequence[PoolKey], nbytes: Sequence[int]) -> int:  # noqa: ARG002
         room = self._capacity_nbytes
         taken = accumulate(size if size <= room else 0 for size in map(aligned, nbytes))
-        return min(len(keys), bisect_right(list(taken), room))
+        return bisect_right(list(taken), room)
 
     def lookup(
         self,

@@ -58,6 +58,8 @@ def small_shared():
 
 
 class TestMooncakePool(PoolEngineContract):
+    knows_its_room = False
+
     @pytest.fixture
     def pool(self, shared):
         return shared.pool()

@@ -3,11 +3,10 @@
 
 import logging
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TypeVar
 
 from ems.common.exception import EmsException, PoolUnavailable
-from ems.common.units import format_nbytes
 from ems.pool.base import (
     EntryInfo,
     Held,
@@ -28,6 +27,7 @@ from ems.pool.lmdb.memories import Memories
 from ems.pool.lmdb.record import BROKEN, charge_of
 from ems.pool.lmdb.settings import LmdbSettings
 from ems.pool.lmdb.writing import Offer
+from ems.pool.room import Room
 from ems.pool.staging import Staging
 from ems.pool.url import PoolUrl
 
@@ -75,11 +75,12 @@ class LmdbPool(PoolEngine):
             self._home.close()
             raise
         self._health = Health(self._home)
+        limit = "what a shard holds, or a quarter of ?staging="
+        self._room = Room(self._call_nbytes, pool=f"the pool {self._home.path}", limit=limit)
         self._memories = Memories()
         self._lock = threading.Lock()
         self._places: dict[int, Place] = {}
         self._held: dict[int, Held] = {}
-        self._told_too_large = False
 
     @classmethod
     def from_url(cls, url: PoolUrl, memory: HostMemory) -> "LmdbPool":
@@ -130,7 +131,7 @@ class LmdbPool(PoolEngine):
             key for key, one in zip(keys, answers, strict=True) if one is Refused.ALREADY_THERE
         )
         wanted = [at for at, one in enumerate(answers) if one is Refused.NO_SPACE]
-        fitting = self._fitting(wanted, nbytes, limit=limit)
+        fitting = self._admitted({at: nbytes[at] for at in wanted}, limit=limit)
         try:
             addresses = self._staging.take([nbytes[at] for at in fitting], deadline=deadline)
             for at, address in zip(fitting, addresses, strict=True):
@@ -229,29 +230,12 @@ class LmdbPool(PoolEngine):
         self._home.close()
         self._staging.close()
 
-    def _fitting(self, wanted: Sequence[int], nbytes: Sequence[int], *, limit: int) -> list[int]:
-        """Return those of `wanted` that one call can have memory for."""
-        left = self._call_nbytes
-        fitting = []
-        for at in wanted:
-            size = aligned(nbytes[at])
-            if charge_of(nbytes[at]) > limit or size > left:
-                self._tell_too_large(nbytes[at], limit)
-                continue
-            left -= size
-            fitting.append(at)
-        return fitting
-
-    def _tell_too_large(self, nbytes: int, limit: int) -> None:
-        if not self._told_too_large:
-            self._told_too_large = True
-            _LOG.warning(
-                "entries of %s are not stored where they exceed %s (what one shard holds) or, with "
-                "the others of their call, %s (a quarter of ?staging=)",
-                format_nbytes(nbytes),
-                format_nbytes(limit),
-                format_nbytes(self._call_nbytes),
-            )
+    def _admitted(self, sizes: Mapping[int, int], *, limit: int) -> list[int]:
+        """Return those of the entries that a shard of `limit` bytes and one call have room for."""
+        storable = {at: size for at, size in sizes.items() if charge_of(size) <= limit}
+        for at in sizes.keys() - storable:
+            self._room.tell(sizes[at])
+        return self._room.admitted(storable)
 
     def _offer(self, place: Place) -> Offer:
         content = self._staging.bytes_at(place.address, place.nbytes)

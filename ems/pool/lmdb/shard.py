@@ -101,8 +101,10 @@ class Shard:
         What was used is noted before, so that it is not what has to go.
         """
         for batch in self._batches(offers, lambda offer: offer.content.nbytes):
-            if len(batch) == 1:
-                self._make_room(batch[0], touched)
+            if len(batch) == 1 and self._exceeds_a_batch(batch[0]):
+                self.touch(touched)
+                touched = {}
+                self._make_room(batch[0])
 
             def write(
                 writing: Writing,
@@ -168,33 +170,37 @@ class Shard:
         """Make the tables agree; for the first process that opens the pool."""
         self._write(Writing.reconcile)
 
-    def _examine(self, txn: "lmdb.Transaction[Any]", key: PoolKey, seen: Header) -> Fetched:
-        header = self._header(txn, key)
+    def _found(
+        self, txn: "lmdb.Transaction[Any]", key: PoolKey, seen: Header
+    ) -> tuple[Header, list[Any]] | Fetched:
+        """Return the entry's header and pieces, or why it is not what `seen` said."""
+        raw = txn.get(key.encode(), db=self._tables.entries)
+        header = None if raw is None else self._parse(raw)
         if header is None or header.serial != seen.serial:
             return Fetched.CHANGED
+        if header is BROKEN:
+            return Fetched.DAMAGED
+        pieces = []
         for index, (_, length) in enumerate(header.pieces()):
             piece = txn.get(piece_name(header.serial, index), db=self._tables.pieces)
             if piece is None or len(piece) != length:
                 return Fetched.DAMAGED
-        return Fetched.READ
+            pieces.append(piece)
+        return header, pieces
 
-    def _header(self, txn: "lmdb.Transaction[Any]", key: PoolKey) -> Header | None:
-        raw = txn.get(key.encode(), db=self._tables.entries)
-        return None if raw is None else self._parse(raw)
+    def _examine(self, txn: "lmdb.Transaction[Any]", key: PoolKey, seen: Header) -> Fetched:
+        found = self._found(txn, key, seen)
+        return found if isinstance(found, Fetched) else Fetched.READ
 
     def _fetch(self, txn: "lmdb.Transaction[Any]", wish: Wish) -> Fetched:
-        header = self._header(txn, wish.key)
-        if header is None or header.serial != wish.header.serial:
-            return Fetched.CHANGED
-        if header is BROKEN:
-            return Fetched.DAMAGED
+        found = self._found(txn, wish.key, wish.header)
+        if isinstance(found, Fetched):
+            return found
+        header, pieces = found
         checksum = None
         if self._checked and header.checksum is not None:
             checksum = Checksum(wish.key, header.tokens, header.nbytes)
-        for index, (start, length) in enumerate(header.pieces()):
-            piece = txn.get(piece_name(header.serial, index), db=self._tables.pieces)
-            if piece is None or len(piece) != length:
-                return Fetched.DAMAGED
+        for (start, length), piece in zip(header.pieces(), pieces, strict=True):
             _copy(np.frombuffer(piece, np.uint8), wish.target[start : start + length], checksum)
         if checksum is not None and checksum.value() != header.checksum:
             return Fetched.DAMAGED
@@ -217,14 +223,14 @@ class Shard:
         if batch:
             yield batch
 
-    def _make_room(self, offer: Offer, touched: Mapping[PoolKey, int]) -> None:
+    def _exceeds_a_batch(self, offer: Offer) -> bool:
+        return charge_of(offer.content.nbytes) > self._transactions.batch_nbytes
+
+    def _make_room(self, offer: Offer) -> None:
         """Evict ahead for an entry larger than a batch, and let the pages come free."""
         need = charge_of(offer.content.nbytes)
-        if need <= self._transactions.batch_nbytes:
-            return
 
         def evict(writing: Writing) -> int:
-            writing.touch(touched)
             leaving = writing.spare_rival(offer, clock=time.monotonic_ns())
             if leaving is None:
                 return 0

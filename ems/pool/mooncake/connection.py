@@ -153,14 +153,14 @@ class Connection:
 
         Mooncake asks it while no other thread of this process can run.
         """
-        while self._settings.segment_nbytes:
+        hangs = self._settings.segment_nbytes > 0
+        while hangs:
             try:
                 probe(self._settings, None, until_it_hangs_up=True)
-            except _Hangs:
-                continue
-            except PoolUnavailable:  # it is dead, which costs no time
-                return
-            return
+            except PoolUnavailable as error:  # if it is dead, that costs no time
+                hangs = isinstance(error, _Hangs)
+            else:
+                hangs = False
 
     def _connected(self, deadline: float | None) -> Link:
         """Return the link; where there is none, wait for one attempt to make it."""

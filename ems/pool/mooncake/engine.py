@@ -22,9 +22,9 @@ from ems.pool.mooncake.connection import Connection, Link
 from ems.pool.mooncake.desk import Desk
 from ems.pool.mooncake.fetch import Fetching, withhold
 from ems.pool.mooncake.header import HEADER_NBYTES, object_nbytes
-from ems.pool.mooncake.room import Room
 from ems.pool.mooncake.settings import MooncakeSettings
 from ems.pool.mooncake.store import Staged, Storing
+from ems.pool.room import Room
 from ems.pool.staging import Staging
 from ems.pool.url import PoolUrl
 
@@ -53,7 +53,7 @@ class MooncakePool(PoolEngine):
         self._settings = settings
         self._connection = Connection(settings, memory)
         self._desk = Desk()
-        self._room = Room(settings.staging_nbytes, self._connection.where)
+        self._room = Room(settings.staging_nbytes, pool=self._connection.where, limit="?staging=")
         self._missed: OrderedDict[PoolKey, Miss] = OrderedDict()
         # each direction gets half, less what headers and fragments take
         self.window_nbytes = settings.staging_nbytes * 3 // 8
@@ -107,7 +107,7 @@ class MooncakePool(PoolEngine):
             for many, size in zip(tokens, nbytes, strict=True)
         ]
         wanted = {at: sizes[at] for at, answer in enumerate(answers) if answer is Refused.NO_SPACE}
-        chosen = self._room.fitting(wanted)
+        chosen = self._room.admitted(wanted)
         self._note([keys[at] for at in wanted.keys() - chosen], Miss.SAVE_FAILED)
         starts = self._staging().take([sizes[at] for at in chosen], deadline=deadline)
         places = {

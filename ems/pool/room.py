@@ -12,30 +12,34 @@ _LOG = logging.getLogger(__name__)
 class Room:
     """The staging memory as one call may use it."""
 
-    def __init__(self, nbytes: int, where: str) -> None:
+    def __init__(self, nbytes: int, *, pool: str, limit: str) -> None:
+        """Let calls have `nbytes`; the names of the pool and of its limit are for the warning."""
         self._nbytes = nbytes
-        self._where = where
+        self._pool = pool
+        self._limit = limit
         self._told = False
 
-    def fitting(self, sizes: Mapping[int, int]) -> list[int]:
+    def admitted(self, sizes: Mapping[int, int]) -> list[int]:
         """Return those of the entries that fit, by what names them; says once that some do not."""
         left = self._nbytes
-        fitting: list[int] = []
+        admitted: list[int] = []
         for at, size in sizes.items():
             if aligned(size) <= left:
                 left -= aligned(size)
-                fitting.append(at)
+                admitted.append(at)
             else:
-                self._tell(size)
-        return fitting
+                self.tell(size)
+        return admitted
 
-    def _tell(self, nbytes: int) -> None:
+    def tell(self, nbytes: int) -> None:
+        """Warn, the first time, that an entry of this size is not stored."""
         if not self._told:
             self._told = True
             _LOG.warning(
                 "%s: entries of %s are not stored where they exceed, with the others of their "
-                "call, the staging memory of %s; set ?staging= higher",
-                self._where,
+                "call, %s (%s)",
+                self._pool,
                 format_nbytes(nbytes),
                 format_nbytes(self._nbytes),
+                self._limit,
             )
