@@ -1,6 +1,7 @@
 """Calls that must end: a test that hangs tells less than one that fails."""
 
 import threading
+from contextlib import contextmanager
 
 PATIENCE = 60
 """Seconds; far beyond what any of it takes on a busy computer."""
@@ -24,3 +25,32 @@ def within(call, *arguments, seconds=PATIENCE):
     if error is not None:
         raise error
     return value
+
+
+@contextmanager
+def repeating(*calls):
+    """Make each call again and again, on a thread of its own, until the block ends.
+
+    A call that fails ends its thread, and fails the block at its end.
+    """
+    ended, failures = threading.Event(), []
+
+    def repeat(call):
+        try:
+            while not ended.is_set():
+                call()
+        except BaseException as error:  # noqa: BLE001 - it is raised where the test sees it
+            failures.append(error)
+
+    threads = [threading.Thread(target=repeat, args=(call,), daemon=True) for call in calls]
+    for thread in threads:
+        thread.start()
+    try:
+        yield
+    finally:
+        ended.set()
+        for thread in threads:
+            thread.join(PATIENCE)
+    assert not any(thread.is_alive() for thread in threads)
+    if failures:
+        raise failures[0]

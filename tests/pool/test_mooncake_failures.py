@@ -218,33 +218,30 @@ def test_before_the_master_is_there_calls_say_so_at_once_and_later_they_work():
             assert works(pool, "a")
 
 
+def close_while_the_master_hangs(trial, pool, *, under_way):
+    """Close with a load under way, or without; memory stays until the library is left."""
+    save(pool, *NAMES)
+    memory = pool._connection._memory
+    hang(trial.master, signal.SIGSTOP)
+    try:
+        if under_way:
+            took(lambda: load_within(pool, NAMES, 0.3))
+        seconds, _ = took(pool.close)
+        assert seconds < 8
+        assert memory.live_nbytes > 0
+    finally:
+        hang(trial.master, signal.SIGCONT)
+    assert eventually(lambda: memory.live_nbytes == 0)
+
+
 def test_close_ends_while_the_master_hangs_and_memory_stays_until_the_call_returns(trial):
     with pool_of(trial, metrics=False) as pool:
-        save(pool, *NAMES)
-        memory = pool._connection._memory
-        hang(trial.master, signal.SIGSTOP)
-        try:
-            took(lambda: load_within(pool, NAMES, 0.3))
-            seconds, _ = took(pool.close)
-            assert seconds < 8
-            assert memory.live_nbytes > 0
-        finally:
-            hang(trial.master, signal.SIGCONT)
-        assert eventually(lambda: memory.live_nbytes == 0)
+        close_while_the_master_hangs(trial, pool, under_way=True)
 
 
 def test_a_process_that_lends_memory_is_not_stopped_by_closing_while_the_master_hangs(trial):
     with pool_of(trial, segment="32MiB") as pool:
-        save(pool, *NAMES)
-        memory = pool._connection._memory
-        hang(trial.master, signal.SIGSTOP)
-        try:
-            seconds, _ = took(pool.close)
-            assert seconds < 8
-            assert memory.live_nbytes > 0
-        finally:
-            hang(trial.master, signal.SIGCONT)
-        assert eventually(lambda: memory.live_nbytes == 0)
+        close_while_the_master_hangs(trial, pool, under_way=False)
 
 
 def test_a_process_that_lends_memory_serves_others_and_takes_its_entries_along():

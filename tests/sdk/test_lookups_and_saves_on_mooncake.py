@@ -1,10 +1,9 @@
 """Look-ups while others save, on a real Mooncake cluster: what a lease costs, and what not."""
 
-import threading
 import time
-from contextlib import contextmanager
 
 import pytest
+from bounded import repeating
 from contracts.mooncake_cluster import cluster, needs_mooncake
 from preamble import BS, boot, cache, sl
 
@@ -34,25 +33,9 @@ def boot_with(trial, *, metrics):
     return cc
 
 
-@contextmanager
 def looking_up(cc, chosen):
     """Look up `chosen()`, on two threads, again and again until the block ends."""
-    ended = threading.Event()
-
-    def look_up():
-        while not ended.is_set():
-            cc.exists([*chosen(), -1], OPTION)
-
-    threads = [threading.Thread(target=look_up, daemon=True) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        for thread in threads:
-            thread.join(30)
-    assert not any(thread.is_alive() for thread in threads)
+    return repeating(*[lambda: cc.exists([*chosen(), -1], OPTION)] * 2)
 
 
 @pytest.mark.parametrize("metrics", [True, False], ids=["with-metrics", "without-metrics"])

@@ -2,10 +2,11 @@
 
 import shutil
 import tempfile
-import threading
+import time
 from pathlib import Path
 
 import pytest
+from bounded import repeating
 from contracts.mooncake_cluster import cluster, needs_mooncake
 from preamble import BS, OPT, boot, cache, planes, sl
 
@@ -57,30 +58,6 @@ class Lending:
             return starts
 
         monkeypatch.setattr(Staging, "take", noted)
-
-
-class Samples:
-    """The figures of the pool, taken again and again until the block ends."""
-
-    def __init__(self, cc):
-        self.seen = []
-        self._cc = cc
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-
-    def _run(self):
-        while not self._ended.wait(0.001):
-            stats = self._cc.pool_stats()
-            self.seen.append((stats.reserved_nbytes, stats.held_nbytes))
-
-    def __enter__(self):
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_):
-        self._ended.set()
-        self._thread.join(60)
-        assert not self._thread.is_alive()
 
 
 @pytest.fixture
@@ -140,15 +117,22 @@ def test_ten_thousand_entries_on_their_way_take_no_more_memory_than_there_is(
     futures = [cc.async_save(sl(*range(HASHES)), *call) for call in calls]
     futures += [cc.async_load(sl(*range(HASHES, 2 * HASHES)), *call) for call in calls]
     assert not any(map(cc.is_ready, futures))
-    with Samples(cc) as samples:
+    samples = []
+
+    def sample():
+        stats = cc.pool_stats()
+        samples.append((stats.reserved_nbytes, stats.held_nbytes))
+        time.sleep(0.001)
+
+    with repeating(sample):
         staging.give([everything])
         assert {future.result() for future in futures} == {CcResult(HASHES, HASHES)}
     for plane in planes(kv):
         assert bool((plane[:HASHES] == plane[HASHES:]).all())
-    reserved, held = zip(*samples.seen, strict=True)
+    reserved, held = zip(*samples, strict=True)
     assert max(reserved) > 0
     assert max(held) > 0
-    assert max(map(sum, samples.seen)) <= STAGING
+    assert max(map(sum, samples)) <= STAGING
     assert own < lending.peak_nbytes <= STAGING + own
     assert memory.peak_nbytes == STAGING + own
     assert staging.lent_nbytes == own

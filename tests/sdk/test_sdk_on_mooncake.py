@@ -5,12 +5,12 @@ import os
 import signal
 import subprocess
 import sys
-import threading
 import time
 from contextlib import contextmanager, nullcontext
 from itertools import count
 
 import pytest
+from bounded import repeating
 from contracts.mooncake_cluster import cluster, eventually, hang, kill, needs_mooncake
 from preamble import BS, OPT, block, boot, buf, cache, poison, same, sl
 
@@ -204,67 +204,43 @@ def test_a_process_outlives_every_master_and_always_says_what_is_the_matter(kv):
 
 
 class Watch:
-    """Asks for the health again and again, as a client's own thread does, and keeps the answers."""
+    """Asks for the health, as a client's own thread does, and keeps the answers."""
 
     def __init__(self):
         self.checks = []
         """Of each check its start, its end and its answer."""
-        self._ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, daemon=True)
-        self._thread.start()
 
-    def _run(self):
-        while not self._ended.wait(0.01):
-            start = time.monotonic()
-            self.checks.append((start, Ems.check_health(), time.monotonic()))
-
-    def end(self):
-        self._ended.set()
-        self._thread.join(30)
-        assert not self._thread.is_alive()
+    def look(self):
+        start = time.monotonic()
+        self.checks.append((start, Ems.check_health(), time.monotonic()))
+        time.sleep(0.01)
 
     def says(self, answer):
         return bool(self.checks) and self.checks[-1][1] is answer
 
 
-@contextmanager
 def requests_all_the_time(cc):
     """Save, load and look up on threads of their own until the block ends."""
-    ended = threading.Event()
+    option = CcKvOption(timeout=500)
 
-    def repeat(call, *blocks):
-        option = CcKvOption(timeout=500)
-        for turn in count():
-            if ended.is_set():
-                return
+    def trying(call):
+        turns = count()
+
+        def once():
+            turn = next(turns)
             try:
-                call(turn, option, blocks)
+                call([turn * 4 + at for at in range(4)])
             except EmsException as error:
                 assert error.status_code() in IO_CODES  # noqa: PT017 - most succeed
                 time.sleep(0.01)
 
-    def save(turn, option, blocks):
-        cc.save(sl(*blocks), [turn * 4 + at for at in range(4)], [BS] * 4, option)
+        return once
 
-    def load(turn, option, blocks):
-        cc.load(sl(*blocks), [turn * 4 + at for at in range(4)], [BS] * 4, option)
-
-    def look_up(turn, option, _):
-        cc.exists([turn * 4 + at for at in range(4)], option)
-
-    threads = [
-        threading.Thread(target=repeat, args=(call, *blocks), daemon=True)
-        for call, *blocks in ((save, 0, 1, 2, 3), (load, 4, 5, 6, 7), (look_up,))
-    ]
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        ended.set()
-        for thread in threads:
-            thread.join(60)
-    assert not any(thread.is_alive() for thread in threads)
+    return repeating(
+        trying(lambda hashes: cc.save(sl(0, 1, 2, 3), hashes, [BS] * 4, option)),
+        trying(lambda hashes: cc.load(sl(4, 5, 6, 7), hashes, [BS] * 4, option)),
+        trying(lambda hashes: cc.exists(hashes, option)),
+    )
 
 
 def stopped(trial):
@@ -287,8 +263,11 @@ def test_health_is_gone_within_two_seconds_of_the_master_and_comes_back_with_it(
     with cluster() as trial:
         cc = boot(pool=url_of(trial) if metrics else f"mooncake://127.0.0.1:{trial.port}")
         cc.register_kvcache(kv)
-        with requests_all_the_time(cc) if busy else nullcontext():
-            watch = Watch()
+        watch = Watch()
+        with (
+            requests_all_the_time(cc) if busy else nullcontext(),
+            repeating(watch.look),
+        ):
             assert eventually(lambda: watch.says(True))
             start = time.monotonic()
             heal = harm(trial)
@@ -298,7 +277,6 @@ def test_health_is_gone_within_two_seconds_of_the_master_and_comes_back_with_it(
             healing = time.monotonic()
             heal()
             assert eventually(lambda: watch.says(True))
-            watch.end()
         gone = min(end for _, answer, end in watch.checks if not answer and end > start)
         assert gone - start < HEALTH_SECONDS
         assert not any(
