@@ -99,26 +99,32 @@ while True:
 """
 
 
-def skeletons(output):
-    """The lines of an output without what differs between runs: figures, bars, doubts."""
+def skeleton(output):
+    """The words of an output without what differs between runs: figures, bars, doubts, wraps.
+
+    A figure with a digit more wraps the sentence around it at another word, hence no lines; a map
+    of memory has more rows where the tensors lie further apart, hence no word twice in a row.
+    """
     if output.startswith("Is this computer ready?"):  # what is found is another computer's affair
         return re.findall(r"^(?:PASS|WARN|FAIL|SKIP)  (\S+)", output, re.MULTILINE)
-    lines = []
+    words = _without_figures(" ".join(" ".join(_without_doubts(output)).split())).split()
+    return [word for word, after in zip(words, [*words[1:], ""], strict=True) if word != after]
+
+
+def _without_doubts(output):
     doubts = False
     for line in output.splitlines():
         doubts = line.startswith("- ") or (doubts and line.startswith("  "))
-        if not doubts and (skeleton := _skeleton(line)):
-            lines.append(skeleton)
-    return lines
+        if not doubts:
+            yield line
 
 
-def _skeleton(line):
-    line = re.sub("HOST BUSY|TOO FEW SAMPLES", "", line)
-    line = re.sub(r"0x[0-9a-f]+", "0x#", line)
-    line = re.sub(r"\d+(?:\.\d+)?", "#", line)
-    line = re.sub(rf"(?:< )?# {_TIME}(?: # {_TIME})*", "# time", line)
-    line = re.sub(r"[█▓▒░▁▂▃▄▅▆▇·─▏▎▍▌▋▊▉▚]+", " ", line)
-    return " ".join(line.split())
+def _without_figures(text):
+    text = re.sub("HOST BUSY|TOO FEW SAMPLES", "", text)
+    text = re.sub(r"0x[0-9a-f]+", "0x#", text)
+    text = re.sub(r"\d+(?:\.\d+)?", "#", text)
+    text = re.sub(rf"(?:< )?# {_TIME}(?: # {_TIME})*", "# time", text)
+    return re.sub(r"[█▓▒░▁▂▃▄▅▆▇·─▏▎▍▌▋▊▉▚]+", " ", text)
 
 
 def shown(output):
