@@ -133,6 +133,8 @@ class PoolEngine(ABC):
 
     window_nbytes: int | None = None
     """The most that one caller should have reserved or acquired at once; None: no limit."""
+    first_nbytes: int | None = None
+    """The most to ask for first, where asking costs less than what the NPU could do meanwhile."""
 
     def view(self, *, write_local: bool, local_only: bool) -> "PoolEngine":  # noqa: ARG002
         """Return this pool as requests with these options see it: write_rcache, read_local_only.

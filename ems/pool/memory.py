@@ -43,6 +43,8 @@ class MemoryPool(PoolEngine):
     for a closed pool.
     """
 
+    first_nbytes = 16 << 20
+
     def __init__(
         self,
         memory: HostMemory,

@@ -21,6 +21,7 @@ class PoolWrapper(PoolEngine):
     def __init__(self, inner: PoolEngine) -> None:
         self.inner = inner
         self.window_nbytes = inner.window_nbytes
+        self.first_nbytes = inner.first_nbytes
 
     def fitting(self, keys: Sequence[PoolKey], nbytes: Sequence[int]) -> int:
         return self.inner.fitting(keys, nbytes)

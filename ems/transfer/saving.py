@@ -61,12 +61,16 @@ class Saving:
 
     def _end_of_what_fits(self) -> int:
         """Return how many of the hashes, the first ones, the pool can hold together."""
-        at_first = np.array(self._first) == np.arange(len(self._first))
-        nbytes = np.array([part.nbytes * (at_first & (part.tokens > 0)) for part in self._parts]).T
-        hashes, parts = (one.tolist() for one in np.nonzero(nbytes))  # by hash, then by part
-        keys = [self._parts[part].keys[at] for at, part in zip(hashes, parts, strict=True)]
-        fitting = self._pool.fitting(keys, nbytes[hashes, parts].tolist())
-        return hashes[fitting] if fitting < len(keys) else len(self._first)
+        sizes = zip(*(part.nbytes.tolist() for part in self._parts), strict=True)  # by hash
+        wanted = [
+            (at, part.keys[at], nbytes)
+            for at, (first, mine) in enumerate(zip(self._first, sizes, strict=True))
+            if at == first
+            for part, nbytes in zip(self._parts, mine, strict=True)
+            if nbytes
+        ]
+        fitting = self._pool.fitting([key for _, key, _ in wanted], [one for *_, one in wanted])
+        return wanted[fitting][0] if fitting < len(wanted) else len(self._first)
 
     def _note_fates(self) -> None:
         if self._moved.all() and self._stored.all():

@@ -30,11 +30,12 @@ def windows_of(
     limit = pool.window_nbytes
     share = sum(sizes) if limit is None else limit // pipeline.lanes
     make_room = pipeline.make_room if max(sizes) <= share else pipeline.finish
-    # Half a slice comes first. It moves while room is found for the others; and copies that share
-    # the way and began together would end together: nothing moved until the next had started. A
-    # layer group with a window needs to be seen as a whole, and engines with a limit ask far away.
-    alone = limit is None and all(part.window is None for part in parts)
-    for window in slices_of(sizes, share, first_nbytes=SLICE_NBYTES // 2 if alone else None):
+    # A small window comes first. It moves while room is found for the others; and copies that share
+    # the way and began together would end together: nothing moved until the next had started. But
+    # what nothing else cuts stays whole where a layer group with a window is to be seen at once.
+    whole = limit is None and any(part.window is not None for part in parts)
+    first = None if whole or pool.first_nbytes is None else min(pool.first_nbytes, share)
+    for window in slices_of(sizes, share, first_nbytes=first):
         make_room()
         slices = slices_of(sizes[window.start : window.stop], SLICE_NBYTES)
         yield window, [window[piece.start : piece.stop] for piece in slices]

@@ -161,6 +161,7 @@ def main():
     parser.add_argument("--mib", type=int, nargs="*", default=[1, 4])
     parser.add_argument("--url", help="a pool of 1 GiB of its own in /dev/shm where left out")
     asked = parser.parse_args()
+    torch.set_num_threads(1)  # more of them spin for a while after each check, in what comes next
     scratch = Path(tempfile.mkdtemp(prefix="ems-pool-speed-", dir="/dev/shm"))
     try:
         for mib in asked.mib:

@@ -163,6 +163,21 @@ def test_no_more_than_a_window_is_reserved_or_held_at_once(world, window_blocks)
     assert all(same(world.block(8 + at), before[at]) for at in range(8))
 
 
+@pytest.mark.parametrize(
+    ("first", "wanted"), [(None, [4, 4]), (1, [1, 4, 3]), (4, [4, 4]), (5, [4, 4])]
+)
+def test_a_request_begins_with_as_little_as_the_pool_says(world, first, wanted):
+    world.pool = MoodyPool(world.memory_pool, window_nbytes=8 * world.block_nbytes)
+    world.pool.first_nbytes = first and first * world.block_nbytes
+    for move, blocks in ((world.save, range(8)), (world.load, range(8, 16))):
+        before = len(world.device.copies)
+        assert move(range(8), blocks) == result(8, 8)
+        moved = [
+            copy.spans.total_nbytes // world.block_nbytes for copy in world.device.copies[before:]
+        ]
+        assert moved == wanted
+
+
 def test_a_block_larger_than_the_window_is_moved_by_itself(world):
     world.pool = MoodyPool(world.memory_pool, window_nbytes=1)
     assert world.save(HASHES, SOURCES) == result(4)

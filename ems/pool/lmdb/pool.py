@@ -59,6 +59,8 @@ class LmdbPool(PoolEngine):
     each direction must fit, or requests would wait for each other.
     """
 
+    first_nbytes = 2 << 20
+
     def __init__(self, memory: HostMemory, settings: LmdbSettings) -> None:
         """Open the pool, made where there is none.
 

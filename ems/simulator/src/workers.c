@@ -86,6 +86,9 @@ static void *work(void *argument)
     char name[16];
     snprintf(name, sizeof name, "npu%d-s%d", stream->device, stream->number);
     pthread_setname_np(pthread_self(), name);
+    /* An NPU takes no processor from the thread that starts it: this one does not preempt. */
+    const struct sched_param none = {.sched_priority = 0};
+    pthread_setschedparam(pthread_self(), SCHED_BATCH, &none);
     sim_enter_device(stream->device);
     sim_count(COUNT_THREADS, 1);
     pthread_mutex_lock(&stream->lock);
