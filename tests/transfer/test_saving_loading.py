@@ -2,7 +2,7 @@ import threading
 
 import pytest
 from moody_pool import MoodyPool
-from transfer_fakes import World, same
+from transfer_fakes import BLOCK_SIZE, World, same
 
 from ems.common.exception import DeviceFailed, EmsException, PoolUnavailable, RequestTimeout
 from ems.common.result import CcResult
@@ -176,6 +176,20 @@ def test_a_request_begins_with_as_little_as_the_pool_says(world, first, wanted):
             copy.spans.total_nbytes // world.block_nbytes for copy in world.device.copies[before:]
         ]
         assert moved == wanted
+
+
+@pytest.mark.parametrize("first_blocks", [None, 1, 3])
+@pytest.mark.parametrize("window_blocks", [None, 8])
+def test_a_load_of_groups_with_a_window_writes_nothing_behind_its_run(window_blocks, first_blocks):
+    world = World(groups=2, window=BLOCK_SIZE)
+    world.save(HASHES, SOURCES)
+    world.memory_pool.remove(world.parts(HASHES, SOURCES)[1].keys[2:])
+    limit = window_blocks and window_blocks * world.block_nbytes
+    world.pool = MoodyPool(world.memory_pool, window_nbytes=limit)
+    world.pool.first_nbytes = first_blocks and first_blocks * world.block_nbytes
+    world.poison(*TARGETS)
+    assert world.load(HASHES, TARGETS) == result(2)
+    assert all((world.block(at)[0] == 0xDEAD).all() for at in TARGETS[2:])
 
 
 def test_a_block_larger_than_the_window_is_moved_by_itself(world):

@@ -167,9 +167,11 @@ OPENED = []
 
 
 class World:
-    """A cache in host memory, registered, with a pool beside it."""
+    """A cache in host memory, registered, with a pool beside it; the last group has the window."""
 
-    def __init__(self, *, groups=1, blocks=16, heads=2, size=8, capacity_nbytes=1 << 20):
+    def __init__(  # noqa: PLR0913 - each says one thing of the cache
+        self, *, groups=1, blocks=16, heads=2, size=8, capacity_nbytes=1 << 20, window=None
+    ):
         layers = range(groups)
         self.arrays = [
             np.arange(blocks * BLOCK_SIZE * heads * size, dtype=np.uint16).reshape(
@@ -179,8 +181,9 @@ class World:
             for plane in range(2 * groups)
         ]
         facts = [[_facts(self.arrays[2 * at]), _facts(self.arrays[2 * at + 1])] for at in layers]
-        descriptions = [StoreLayerGroupDesc(1 << 20, [at]) for at in layers] if groups > 1 else None
-        self.registration = register(facts, descriptions)
+        windows = [None] * (groups - 1) + [window]
+        descriptions = [StoreLayerGroupDesc(1 << 20, [at], windows[at]) for at in layers]
+        self.registration = register(facts, descriptions if groups > 1 else None)
         self.device = MemmoveDevice()
         self.memory_pool = MemoryPool(
             MappedMemory(), capacity_nbytes=capacity_nbytes, segment_nbytes=capacity_nbytes
