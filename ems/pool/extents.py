@@ -41,6 +41,11 @@ class Extents:
         """The largest extent that `take` can answer with."""
         return self._sizes[-1] if self._sizes else 0
 
+    @property
+    def segment_sizes(self) -> list[int]:
+        """The bytes of each segment."""
+        return list(self._segments.values())
+
     def add_segment(self, start: int, size: int) -> None:
         """Make a new segment available."""
         self._segments[start] = size

@@ -1,9 +1,8 @@
 """The pool in this process: pinned memory that the NPU copies to and from directly."""
 # ruff: noqa: D102 - what an engine's methods do is said once, in the interface
 
-from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from itertools import accumulate, groupby
+from itertools import groupby
 
 from ems.common.exception import InvalidArgument, PoolUnavailable, RequestTimeout
 from ems.pool.base import (
@@ -91,9 +90,8 @@ class MemoryPool(PoolEngine):
         )
 
     def fitting(self, keys: Sequence[PoolKey], nbytes: Sequence[int]) -> int:  # noqa: ARG002
-        room = self._capacity_nbytes
-        taken = accumulate(size if size <= room else 0 for size in map(aligned, nbytes))
-        return bisect_right(list(taken), room)
+        with self._lock:
+            return self._pinning.fitting(list(map(aligned, nbytes)))
 
     def lookup(
         self,

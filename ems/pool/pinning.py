@@ -7,6 +7,8 @@ space, so no request ever does it: a request waits here for the thread, with its
 import logging
 import threading
 import time
+from collections.abc import Sequence
+from itertools import groupby
 
 from ems.common.exception import RequestTimeout
 from ems.common.units import format_nbytes
@@ -73,6 +75,28 @@ class Pinning:
         self._changed.wait(left)
         return True
 
+    def fitting(self, sizes: Sequence[int]) -> int:
+        """Return how many extents, the first ones, find room before one must go for the next.
+
+        As if nothing were taken. Each lies in one segment, so what is left at the ends of segments
+        is of no use. What is larger than all of them takes no room. With the lock.
+        """
+        segments = len(self._extents.segment_sizes) - -self._room_nbytes() // self._segment_nbytes
+        most_unused_nbytes = (segments + 1) * max(sizes, default=0)
+        if not self.failure and sum(sizes) + most_unused_nbytes <= self._capacity_nbytes:
+            return len(sizes)
+        empty = Extents()
+        for nbytes in filter(None, (*self._extents.segment_sizes, self._under_way_nbytes)):
+            empty.add_segment(empty.backed_nbytes, nbytes)
+        fitting = 0
+        for size, run in groupby(sizes):
+            count = len(list(run))
+            found = self._found(empty, size, count)
+            if found < count and size <= empty.largest_segment_nbytes:
+                return fitting + found
+            fitting += count
+        return fitting
+
     def taken(self) -> None:
         """Start on the next segment when the one in hand has been used. With the lock."""
         if self._next_nbytes():
@@ -94,6 +118,21 @@ class Pinning:
             segments, self._segments = self._segments, []
         for address in segments:
             self._memory.free(address)
+
+    def _found(self, extents: Extents, size: int, count: int) -> int:
+        """Take up to `count` of `size`, with further segments as they would be pinned."""
+        found = 0
+        while found < count:
+            starts = extents.take(size, count - found)
+            found += len(starts)
+            room = 0 if self.failure else self._room_nbytes(extents)
+            if not starts and size > room:
+                break
+            if not starts:
+                extents.add_segment(
+                    extents.backed_nbytes, min(max(size, self._segment_nbytes), room)
+                )
+        return found
 
     def _run(self) -> None:
         while nbytes := self._await_need():
@@ -156,6 +195,7 @@ class Pinning:
             return 0
         return min(max(self._wanted_nbytes, self._segment_nbytes), room)
 
-    def _room_nbytes(self) -> int:
-        """Return how much the pool may still take from the host."""
-        return (self._capacity_nbytes - self._extents.backed_nbytes) // ALIGNMENT * ALIGNMENT
+    def _room_nbytes(self, extents: Extents | None = None) -> int:
+        """Return how much the pool may still take from the host; beside `extents`, if given."""
+        backed_nbytes = (extents or self._extents).backed_nbytes
+        return (self._capacity_nbytes - backed_nbytes) // ALIGNMENT * ALIGNMENT

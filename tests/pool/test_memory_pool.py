@@ -221,6 +221,35 @@ class TestPinning:
             time.sleep(0.02)
             assert len(memory.sizes) == 2
 
+    @pytest.mark.parametrize(
+        ("sizes", "fits"),
+        [
+            ([3] * 8, 4),  # one in each segment of 4
+            ([2] * 9, 8),
+            ([3, 1] * 5, 8),
+            ([3, 3, 2, 2, 2, 3], 5),
+            ([3, 17, 3, 3, 3], 5),  # what finds no room at all takes none
+            ([6, 6, 3, 3], 3),  # larger ones get a segment of their size, beside the one in hand
+            ([1] * 16, 16),
+            ([], 0),
+        ],
+    )
+    def test_what_fits_lies_in_segments(self, memory, sizes, fits):
+        with closing(opened(memory, SMALL)) as pool:
+            pool.check_health(deadline=soon())
+            keys = [key_of(at) for at in range(len(sizes))]
+            assert pool.fitting(keys, [size * ENTRY_NBYTES for size in sizes]) == fits
+            for at in range(fits):
+                save(pool, at, nbytes=sizes[at] * ENTRY_NBYTES)
+            assert stored(pool, *range(fits)) == [size <= SMALL for size in sizes[:fits]]
+
+    def test_what_the_host_does_not_give_is_no_room(self):
+        memory = ScarceMemory(SEGMENT_NBYTES)
+        with closing(opened(memory, SMALL, retry_seconds=60)) as pool:
+            save(pool, "a")
+            eventually(lambda: memory.refusals)
+            assert pool.fitting([key_of(at) for at in range(9)], [ENTRY_NBYTES] * 9) == 4
+
     def test_a_new_segment_is_preferred_to_eviction(self, memory):
         with closing(opened(memory, SMALL)) as pool:
             for name in range(SMALL):
