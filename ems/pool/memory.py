@@ -253,6 +253,7 @@ class MemoryPool(PoolEngine):
     def _memory_for(self, size: int, count: int, *, deadline: float | None) -> Iterator[list[int]]:
         """Yield the starts of up to `count` extents of `size`, as they are found."""
         while count:
+            self._check_open()  # while it waited for memory, what there was may have gone back
             starts = self._extents.take(size, count)
             if not starts and not self._pinning.wait(size, deadline=deadline):
                 self._has_memory()

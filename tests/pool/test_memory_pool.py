@@ -454,6 +454,19 @@ class TestClose:
         assert isinstance(answers[0], PoolUnavailable)
         memory.steps.release()
 
+    def test_a_request_that_waits_gets_no_memory_of_a_pool_that_is_closed_meanwhile(self):
+        memory = SlowMemory()
+        memory.steps.release()
+        pool = opened(memory, 8)
+        places = reserve(pool, *range(4))
+        answers, thread = in_background(lambda: reserve(pool, "a"))
+        eventually(lambda: len(memory.sizes) == 1 and pool._pinning._changed._waiters)
+        pool.abort(places)
+        pool.close()
+        thread.join(10)
+        assert isinstance(answers[0], PoolUnavailable)
+        memory.steps.release()
+
     def test_memory_stays_until_the_last_reader_has_released_it(self, memory):
         pool = opened(memory, SMALL)
         save(pool, "a", "b")
