@@ -134,6 +134,28 @@ def test_a_file_in_its_place_is_refused(lmdb_path, open_lmdb):
     assert lmdb_path.read_text() == "mine"
 
 
+@pytest.mark.parametrize("stranger", ["notes.txt", "data.mdb", ".profile"])
+def test_a_directory_with_files_of_somebody_is_refused_and_they_stay(
+    lmdb_path, open_lmdb, stranger
+):
+    lmdb_path.mkdir(0o700)
+    (lmdb_path / stranger).write_text("precious")
+    with pytest.raises(InvalidArgument, match=rf"not a pool's, such as '{stranger}'"):
+        open_lmdb()
+    assert [path.read_text() for path in lmdb_path.iterdir()] == ["precious"]
+
+
+def test_a_pool_to_which_somebody_added_a_file_is_used_and_not_made_anew(lmdb_path, open_lmdb):
+    first = open_lmdb()
+    save(first, "a")
+    first.close()
+    (lmdb_path / "notes.txt").write_text("precious")
+    with pytest.raises(InvalidArgument, match="notes"):
+        open_lmdb(capacity_nbytes=9 * MIB)
+    assert (lmdb_path / "notes.txt").read_text() == "precious"
+    assert load(open_lmdb(), "a") == [bytes_of("a")]
+
+
 def test_a_directory_that_others_can_enter_is_refused(lmdb_path, open_lmdb):
     lmdb_path.mkdir(0o755)
     with pytest.raises(InvalidArgument, match="open to other users"):

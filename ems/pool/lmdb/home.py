@@ -3,13 +3,14 @@
 import json
 import logging
 import os
+import re
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from ems.common.exception import InvalidArgument, PoolUnavailable
+from ems.common.exception import InvalidArgument, PoolUnavailable, shown
 from ems.common.units import format_nbytes
 from ems.pool.lmdb.directory import Directory
 from ems.pool.lmdb.prefault import Prefault
@@ -26,6 +27,8 @@ _BOOT = Path("/proc/sys/kernel/random/boot_id")
 _CAPACITY_NBYTES = 8 << 30
 _SHARDS = 4
 _MOST_SHARDS = 64
+_OWN = re.compile(r"users|pool\.json(\.new)?|[0-9]+\.mdb(-lock|-writer)?")
+"""The names of a pool's files."""
 _SHARD_NBYTES = 256 << 20
 """Below this a shard is not worth its slack."""
 
@@ -120,6 +123,7 @@ class _Opened:
             if self._directory.alone:
                 self.shards.reconcile()
             return agreed
+        self._refuse_strangers(known=found is not None)
         if found is not None:
             _LOG.warning(
                 "the pool %s is made anew: it is of another size, layout or boot",
@@ -145,6 +149,18 @@ class _Opened:
                 "take what there is)"
             )
         return settled
+
+    def _refuse_strangers(self, *, known: bool) -> None:
+        """Return if all files are a pool's: it is not made in the place of somebody's own."""
+        strangers = [name for name in self._directory.names() if not _OWN.fullmatch(name)]
+        if not strangers:
+            return
+        if not known and not self._directory.read("users"):
+            self._directory.unlink("users")  # this process has just made it
+        raise InvalidArgument(
+            f"the pool {self._directory.path} cannot be made: the directory has what is not a "
+            f"pool's, such as {shown(min(strangers))}; choose another path"
+        )
 
     def _make(self, agreed: Agreement) -> None:
         for name in self._directory.names():
