@@ -100,6 +100,17 @@ def test_a_process_that_only_loads_tells_the_others_what_it_uses(lmdb_path, open
     assert stored(pool, "used", "unused") == [True, False]
 
 
+def test_a_process_whose_saves_are_there_already_tells_the_others_what_it_uses(
+    lmdb_path, open_lmdb, monkeypatch
+):
+    monkeypatch.setattr("ems.pool.lmdb.memories._TOUCH_SECONDS", 0)
+    pool = open_lmdb()
+    save(pool, "used", "unused", *range(500))
+    assert reserve(pool, "used") == [Refused.ALREADY_THERE]
+    elsewhere(fill_there, lmdb_path, 600)
+    assert stored(pool, "used", "unused") == [True, False]
+
+
 def test_held_entries_keep_their_bytes_while_another_process_evicts_them(lmdb_path, open_lmdb):
     # case 33
     pool = open_lmdb()
@@ -153,6 +164,24 @@ def test_a_reader_that_has_stopped_makes_the_pool_unavailable_and_lets_it_recove
     assert pool.stats().reserved_nbytes == 0
     save(pool, "after")
     assert load(pool, "after") == [bytes_of("after")]
+
+
+def test_while_a_reader_has_stopped_loads_go_on(lmdb_path, open_lmdb, monkeypatch):
+    monkeypatch.setattr("ems.pool.lmdb.transactions._FULL_SECONDS", 0.2)
+    monkeypatch.setattr("ems.pool.lmdb.memories._TOUCH_SECONDS", 0)
+    pool = open_lmdb()
+
+    def go_through():
+        for first in range(0, 6000, 60):
+            save(pool, *range(first, first + 60))
+
+    with stuck_process(read_for_ever, lmdb_path):
+        with pytest.raises(PoolUnavailable, match="that reads it seems to have stopped"):
+            within(go_through)
+        [name, *_] = (name for name in range(6000) if stored(pool, name) == [True])
+        for _ in range(100):
+            assert load(pool, name) == [bytes_of(name)]
+    assert pool.stats().held_nbytes == 0
 
 
 def test_health_is_bounded_while_a_writer_has_stopped_and_returns_when_it_is_gone(

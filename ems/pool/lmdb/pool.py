@@ -22,10 +22,10 @@ from ems.pool.extents import aligned
 from ems.pool.lmdb.fetching import Fetch
 from ems.pool.lmdb.health import Health
 from ems.pool.lmdb.home import Home
-from ems.pool.lmdb.locks import WriterBusy
 from ems.pool.lmdb.memories import Memories
 from ems.pool.lmdb.record import BROKEN, charge_of
 from ems.pool.lmdb.settings import LmdbSettings
+from ems.pool.lmdb.shards import Shards
 from ems.pool.lmdb.writing import Offer
 from ems.pool.room import Room
 from ems.pool.staging import Staging
@@ -123,15 +123,17 @@ class LmdbPool(PoolEngine):
         with self._home.shards() as shards:
             headers = shards.headers(keys)
             limit = shards.capacity_nbytes
-        answers: list[Place | Refused] = [
-            Refused.NO_SPACE
-            if header is None or header.tokens < at_least
-            else Refused.ALREADY_THERE
-            for header, at_least in zip(headers, tokens, strict=True)
-        ]
-        self._memories.touch(
-            key for key, one in zip(keys, answers, strict=True) if one is Refused.ALREADY_THERE
-        )
+            answers: list[Place | Refused] = [
+                Refused.NO_SPACE
+                if header is None or header.tokens < at_least
+                else Refused.ALREADY_THERE
+                for header, at_least in zip(headers, tokens, strict=True)
+            ]
+            self._memories.touch(
+                key for key, one in zip(keys, answers, strict=True) if one is Refused.ALREADY_THERE
+            )
+            if Refused.NO_SPACE not in answers:  # no commit will tell
+                self._tell_uses(shards)
         wanted = [at for at, one in enumerate(answers) if one is Refused.NO_SPACE]
         fitting = self._admitted({at: nbytes[at] for at in wanted}, limit=limit)
         try:
@@ -176,11 +178,8 @@ class LmdbPool(PoolEngine):
             held = [one for one in answers if isinstance(one, Held)]
             with self._lock:
                 self._held.update((one.address, one) for one in held)
-            touched = self._memories.take_touched(at_most_now_and_then=True)
             try:
-                shards.touch(touched, patiently=False)
-            except WriterBusy:
-                self._memories.touch(touched)
+                self._tell_uses(shards)
             except BaseException:
                 self.release(held)
                 raise
@@ -238,6 +237,18 @@ class LmdbPool(PoolEngine):
         for at in sizes.keys() - storable:
             self._room.tell(sizes[at])
         return self._room.admitted(storable)
+
+    def _tell_uses(self, shards: Shards) -> None:
+        """Write which entries were used, a few times a second; later where that is not possible.
+
+        Entries are found all the same while a process that reads or writes has stopped.
+        """
+        touched = self._memories.take_touched(at_most_now_and_then=True)
+        try:
+            shards.touch(touched, patiently=False)
+        except PoolUnavailable as error:
+            _LOG.debug("uses are written later: %s", error)
+            self._memories.touch(touched)
 
     def _offer(self, place: Place) -> Offer:
         content = self._staging.bytes_at(place.address, place.nbytes)

@@ -78,7 +78,7 @@ class Transactions:
         """Run `change` in a write transaction, again where LMDB found no room.
 
         A reader at work keeps freed pages only for a moment. If it is not that, pages lie so
-        scattered that more has to go.
+        scattered that more has to go. Who is not patient is told at once.
 
         Raises:
             WriterBusy: another writer seems to have stopped.
@@ -90,6 +90,8 @@ class Transactions:
             try:
                 return self._write_once(change, patiently=patiently)
             except _Full as error:
+                if not patiently:
+                    raise
                 if not self._short_writes:
                     self._short_writes = _SHORT_WRITES
                     continue
