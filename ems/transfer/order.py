@@ -13,6 +13,9 @@ from ems.device.base import Direction
 from ems.transfer.naps import naps
 from ems.transfer.task import Task, failure_of
 
+_LOOK_SECONDS = 1.0
+"""How often an idle worker looks by itself: who submitted may have been interrupted in the act."""
+
 
 class _Users:
     """The unfinished tasks that use a resource, by resource."""
@@ -81,7 +84,7 @@ class Order:
                     return None
                 if not looked:  # nothing that the NPU could change
                     pause = naps()
-                self._came[direction].wait(next(pause) if looked else None)
+                self._came[direction].wait(next(pause) if looked else _LOOK_SECONDS)
 
     def finish(self, task: Task) -> None:
         """Forget a task that `next` returned, and let those run that waited for it."""
@@ -167,6 +170,25 @@ class Order:
         return None, bool(behind)
 
     def _expire(self, task: Task) -> None:
+        """End a task that has not begun, though its worker is busy.
+
+        On a thread of its own: whoever asks may be interrupted at any point (KeyboardInterrupt),
+        which would lose tasks of others that are half admitted, or half forgotten.
+        """
+        with self._lock:
+            if task not in self._arrived and task not in self._waiting[task.direction]:
+                return
+        thread = threading.Thread(
+            target=self._end_overdue, args=(task,), name="ems-overdue", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError:  # there can be no more threads, as at the interpreter's end
+            self._end_overdue(task)
+        else:
+            thread.join()
+
+    def _end_overdue(self, task: Task) -> None:
         with self._lock:
             self._admit()
             if task in self._waiting[task.direction]:

@@ -17,6 +17,24 @@ from ems.transfer.task import Task
 SAVE, LOAD = Direction.OUT, Direction.IN
 
 
+class Interrupt(BaseException):
+    """As KeyboardInterrupt, without ending the tests."""
+
+
+class Interrupting(Names):
+    """Where the thread of the test works out what it touches, Ctrl-C comes."""
+
+    @property
+    def places(self):
+        if threading.current_thread() is threading.main_thread():
+            raise Interrupt
+        return [1]
+
+    @places.setter
+    def places(self, value):
+        pass
+
+
 class Broken(Names):
     @property
     def places(self):
@@ -158,6 +176,40 @@ def test_a_waiting_task_whose_deadline_passes_is_ended_and_holds_nobody_up(order
     assert ready(order, LOAD) is behind
     with pytest.raises(RequestTimeout, match="waiting"):
         within(expired.outcome.get)
+
+
+def test_whoever_asks_for_an_overdue_task_can_be_interrupted_without_harm_to_others(order):
+    running = task(SAVE, "a", [1])
+    submit(order, running)
+    assert ready(order, SAVE) is running
+    expired, other = task(SAVE, "b", [2], seconds=0), task(SAVE, "c", [3])
+    other.parts = [Interrupting(["c"], [])]
+    submit(order, expired, other)
+    with pytest.raises(RequestTimeout):
+        expired.outcome.get()
+    assert ready(order, SAVE) is other
+
+
+def test_a_task_whose_submission_was_interrupted_does_not_wait_for_the_next(order, monkeypatch):
+    worker, taken = threading.Event(), []
+
+    def work():
+        worker.set()
+        taken.append(order.next(SAVE))
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    assert worker.wait(10)
+    only = task(SAVE, "a", [1])
+
+    def interrupted():
+        raise Interrupt
+
+    monkeypatch.setattr(order._came[SAVE], "notify", interrupted)
+    with pytest.raises(Interrupt):
+        order.submit(only)
+    thread.join(10)
+    assert taken == [only]
 
 
 def test_whoever_asks_ends_an_overdue_task_though_no_worker_looks(order):
