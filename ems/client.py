@@ -43,7 +43,7 @@ class _State:
 
 
 _state = _State()
-_lock = threading.Lock()
+_lock = threading.RLock()  # a signal's handler may call `shutdown` during any of these calls
 
 
 class Ems:

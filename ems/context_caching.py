@@ -54,7 +54,7 @@ class ContextCaching:
         self._ascend = ascend
         self._memory_map = ascend.MemoryMap()
         self._pid = os.getpid()
-        self._lock = threading.Lock()
+        self._lock = threading.RLock()  # a signal's handler may call `Ems.shutdown` meanwhile
         """Held while a request is submitted, and while the registered cache is exchanged."""
         self._registered: Registered | None = None
         self._tensors: Any = None

@@ -130,6 +130,42 @@ def test_the_interpreter_ends_with_work_in_flight():
     assert "Traceback" not in finished.stderr
 
 
+SIGNALLED = (
+    REGISTERED
+    + """
+import signal
+import numpy
+
+cc, kv = boot()
+for number in (signal.SIGTERM, signal.SIGUSR1):
+    signal.signal(number, lambda number, frame: Ems.shutdown())
+signal.alarm(60)
+
+class Slots:
+    def __array__(self, dtype=None, copy=None):
+        signal.raise_signal(signal.SIGTERM)
+        return numpy.array(sl(0))
+
+try:
+    cc.save(Slots(), [11], [BS])
+except EmsException as error:
+    print(error)
+cc, kv = boot()
+set_fault("DELAY", "copy_d2h=500000")
+pending = cc.async_save(sl(0), [11], [BS])
+threading.Timer(0.1, signal.pthread_kill, [threading.main_thread().ident, signal.SIGUSR1]).start()
+Ems.shutdown()
+print(pending.result(), Ems.get_cc())
+"""
+)
+
+
+def test_a_signals_handler_may_shut_down_during_any_call():
+    submitted, shut_down = run_script(SIGNALLED).stdout.splitlines()
+    assert "Ems.shutdown has been called" in submitted
+    assert shut_down == "CcResult(success=1, total=1) None"
+
+
 VISIBLE = """
 import torch, torch_npu
 from ems import CcConfig_v1, Ems, EmsConfig, EmsException
