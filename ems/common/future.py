@@ -66,7 +66,9 @@ class Outcome:
 
     @property
     def ended(self) -> bool:
-        """Whether there is a result or a failure."""
+        """Whether there is a result or a failure; in a forked child there is one, see `get`."""
+        if not self._is_ended and os.getpid() != self._pid:
+            return True
         if not self._is_ended and self.overdue:
             self.when_overdue()
         return self._is_ended

@@ -200,6 +200,13 @@ def test_a_forked_child_that_reads_a_running_call_gets_an_error_and_does_not_han
     assert "forked" in str(failure)
 
 
+@pytest.mark.parametrize("look", [CcFuture.done, repr])
+def test_a_forked_child_that_looks_at_a_running_call_does_not_wait_for_it(overdue, look):
+    overdue._pid = os.getpid() + 1
+    overdue.when_overdue = lambda: pytest.fail("its locks are as threads of the parent had them")
+    assert look(CcFuture(overdue)) in {True, "<CcFuture done>"}
+
+
 def test_a_forked_child_may_read_what_ended_before_the_fork(outcome):
     outcome.end(RESULT)
     outcome._pid = os.getpid() + 1
