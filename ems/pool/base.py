@@ -24,6 +24,7 @@ __all__ = [
     "PoolKey",
     "PoolStats",
     "Refused",
+    "TooMuchAtOnce",
 ]
 
 
@@ -106,6 +107,10 @@ class NotStored(PoolUnavailable):
     def __init__(self, why: str, places: Sequence[Place]) -> None:
         super().__init__(why)
         self.places = places
+
+
+class TooMuchAtOnce(PoolUnavailable):
+    """The entries of one `acquire` do not pass through the pool's memory together; fewer may."""
 
 
 class HostMemory(Protocol):
@@ -211,6 +216,7 @@ class PoolEngine(ABC):
         """Return entries with at least `tokens` each, in the order of `keys`; counts as use.
 
         Raises:
+            TooMuchAtOnce: as they are stored they exceed what one call may hold; nothing is held.
             PoolUnavailable: the pool did not answer; nothing is held.
             RequestTimeout: the deadline passed; nothing is held.
         """

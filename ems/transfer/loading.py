@@ -8,7 +8,7 @@ import numpy as np
 from ems.common.exception import EmsException
 from ems.common.result import CcResult
 from ems.layout.part import Part
-from ems.pool.base import Held, Miss, PoolEngine
+from ems.pool.base import Held, Miss, PoolEngine, TooMuchAtOnce
 from ems.transfer.pipeline import Pipeline
 from ems.transfer.slices import (
     prefix_of,
@@ -32,7 +32,8 @@ class Loading:
         self._parts = parts
         self._deadline = deadline
         self._loaded = np.zeros((len(parts), len(parts[0].keys)), np.bool_)
-
+        self._has_fuller = False
+        """Whether an entry was larger, as it is stored, than what is asked of it."""
         self._missed: dict[int, Miss] = {}
         """The first reason for which a hash is not to be had."""
 
@@ -59,7 +60,17 @@ class Loading:
 
     def _load_window(self, window: range, slices: Sequence[range]) -> bool:
         """Load what the pool has of a window; return whether more may follow."""
-        held = self._acquire(window)
+        if self._has_fuller:  # two windows may be more than there is room for, as they are stored
+            self._pipeline.finish()
+        try:
+            held = self._acquire(window)
+        except TooMuchAtOnce:  # since longer entries are stored than asked for
+            if len(window) == 1:
+                raise
+            self._pipeline.finish()
+            middle = window[len(window) // 2]
+            halves = range(window.start, middle), range(middle, window.stop)
+            return all(self._load_window(half, [half]) for half in halves)
         try:
             hits = self._usable(window, held)
             for piece in slices:
@@ -99,9 +110,10 @@ class Loading:
         )
         self._pipeline.lap("pool")
         held: list[dict[int, Held]] = [{} for _ in self._parts]
-        for (index, at, *_), answer in zip(wanted, answers, strict=True):
+        for (index, at, *_, nbytes), answer in zip(wanted, answers, strict=True):
             if isinstance(answer, Held):
                 held[index][at] = answer
+                self._has_fuller |= answer.nbytes > nbytes
             else:
                 self._missed.setdefault(at, answer)
         return held

@@ -1,12 +1,17 @@
+import tempfile
 import threading
+from pathlib import Path
 
 import pytest
+from contracts.host_memory import MappedMemory
 from moody_pool import MoodyPool
-from transfer_fakes import BLOCK_SIZE, World, same
+from transfer_fakes import BLOCK_SIZE, OPENED, World, same
 
 from ems.common.exception import DeviceFailed, EmsException, PoolUnavailable, RequestTimeout
 from ems.common.result import CcResult
 from ems.device.base import StillMoving
+from ems.pool.lmdb.pool import LmdbPool
+from ems.pool.lmdb.settings import LmdbSettings
 from ems.transfer import slices
 from ems.transfer.pipeline import Pipeline
 
@@ -190,6 +195,35 @@ def test_a_load_of_groups_with_a_window_writes_nothing_behind_its_run(window_blo
     world.poison(*TARGETS)
     assert world.load(HASHES, TARGETS) == result(2)
     assert all((world.block(at)[0] == 0xDEAD).all() for at in TARGETS[2:])
+
+
+def test_what_is_stored_longer_than_asked_for_is_held_by_one_window_at_a_time():
+    world = World(size=64)
+    hashes, tokens = range(8), [1] * 8
+    world.save(hashes, range(8))
+    asked_nbytes = world.block_nbytes // BLOCK_SIZE
+    world.pool = MoodyPool(world.memory_pool, window_nbytes=4 * asked_nbytes)
+    assert world.load(hashes, range(8, 16), tokens) == result(8, 8)
+    assert world.pool.most_held_nbytes == 2 * world.block_nbytes
+
+
+@pytest.mark.parametrize("there", [1, 7, 11, 16])
+def test_what_is_stored_much_longer_than_asked_for_comes_piece_by_piece(there):
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:  # as users have it
+        world = World(size=1024, blocks=32)
+        settings = LmdbSettings(
+            Path(folder) / "pool", capacity_nbytes=8 << 20, staging_nbytes=16 * world.block_nbytes
+        )
+        world.pool = LmdbPool(MappedMemory(), settings)
+        OPENED.append(world.pool)
+        before = [world.block(at) for at in range(16)]
+        world.save(range(there), range(there))
+        world.poison(*range(16, 32))
+        assert world.load(range(16), range(16, 32), [1] * 16) == result(there, 16)
+        for at in range(16):
+            found = [plane[0] for plane in world.block(16 + at)]
+            wanted = [plane[0] for plane in before[at]]
+            assert same(found, wanted) == (at < there)
 
 
 def test_a_block_larger_than_the_window_is_moved_by_itself(world):

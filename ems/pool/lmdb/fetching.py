@@ -2,9 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from ems.common.exception import PoolUnavailable
 from ems.common.units import format_nbytes
-from ems.pool.base import Held, Miss, PoolKey
+from ems.pool.base import Held, Miss, PoolKey, TooMuchAtOnce
 from ems.pool.extents import aligned
 from ems.pool.lmdb.memories import Memories
 from ems.pool.lmdb.record import BROKEN, Header
@@ -40,7 +39,8 @@ class Fetch:
         """Return a copy of each entry, or why there is none.
 
         Raises:
-            PoolUnavailable: the pool did not answer, or what is asked for exceeds `limit_nbytes`.
+            TooMuchAtOnce: what is asked for exceeds `limit_nbytes`.
+            PoolUnavailable: the pool did not answer.
             RequestTimeout: the deadline passed while waiting for staging memory.
         """
         places = range(len(self._keys))
@@ -139,7 +139,7 @@ def _nbytes_of(headers: Iterable[Header]) -> int:
 def _check_size(headers: Iterable[Header], limit_nbytes: int) -> None:
     nbytes = _nbytes_of(headers)
     if nbytes > limit_nbytes:
-        raise PoolUnavailable(
+        raise TooMuchAtOnce(
             f"{format_nbytes(nbytes)} at once are more than a quarter of the staging memory, "
             f"{format_nbytes(limit_nbytes)}; set ?staging= as high as in the process that saved"
         )

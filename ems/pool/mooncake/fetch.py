@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from ems.common.exception import PoolUnavailable
 from ems.common.units import format_nbytes
-from ems.pool.base import Miss
+from ems.pool.base import Miss, TooMuchAtOnce
 from ems.pool.extents import aligned
 from ems.pool.mooncake import codes
 from ems.pool.mooncake.connection import OWN_NBYTES
@@ -103,7 +103,7 @@ class Fetching:
         """Refuse at once what could never be had: a part of the memory is lent for good."""
         nbytes = sum(map(aligned, sizes))
         if nbytes > self._limit_nbytes:
-            raise PoolUnavailable(
+            raise TooMuchAtOnce(
                 f"entries of {format_nbytes(nbytes)} together do not pass through staging memory "
                 f"of {format_nbytes(self._limit_nbytes)}; ask for less, or set ?staging= higher"
             )
