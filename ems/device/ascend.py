@@ -4,7 +4,7 @@ Ordering with the caller goes through torch (an event on the caller's stream, po
 past it (raw streams of our own). Every other combination was seen to copy stale bytes in some queue
 mode of torch_npu. `Stream.npu_stream`, `Stream.query` and the synchronising calls drain torch's
 queue with the GIL held, or spin for ever on a dead queue: they do not occur here, but for the one
-query that proves a queue dead.
+query that proves a queue dead, and once per stream where torch_npu has no other way to its handle.
 
 To be verified on hardware: that a failed copy is reported by synchronising its stream after its
 event has completed, and that aclrtSetStreamFailureMode stops a stream at its first failure.
@@ -44,7 +44,7 @@ class AscendDevice:
     def __init__(self, index: int) -> None:
         torch_npu.npu.init()
         with torch_npu.npu.device(index):  # gives the device its streams, if nobody has used it yet
-            torch_npu.npu.current_stream(index)
+            _current_stream(index)
         self.index = index
         self._acl = Acl()
         self._lock = threading.Lock()
@@ -82,17 +82,15 @@ class StreamWork:
         self._acl = acl
         # the thread's stream of the tensors' device, whatever device the thread has set; record()
         # without it would take the current device's
-        self._stream = _current_stream(device.index)
+        self._stream, self._raw = _current_stream(device.index)
         self._event = torch_npu.npu.Event()
         self._event.record(self._stream)
-        # the one way to the raw stream that does not drain torch's queue
-        self._raw = torch_npu._C._npu_getCurrentRawStreamNoWait(device.index)  # noqa: SLF001
         self._suspect_at = time.monotonic() + _SUSPECT_AFTER
 
     @property
     def source(self) -> Hashable:
         """See `CallerWork.source`."""
-        return int(self._raw)
+        return self._raw
 
     def finished(self) -> bool:
         """See `CallerWork.finished`."""
@@ -126,20 +124,35 @@ class StreamWork:
             return bool(self._stream.query()) and not self._event.query()
 
 
-_streams: dict[tuple[int, int, int], torch_npu.npu.Stream] = {}
-"""The callers' streams, as torch names them. Making the object costs more than all the rest."""
+_streams: dict[tuple[int, int, int], tuple[torch_npu.npu.Stream, int]] = {}
+"""The callers' streams by torch's names of them, each as torch's object and as the runtime's
+handle. Making the object costs more than all the rest, and finding the handle may wait."""
 _MOST_STREAMS = 64
 
 
-def _current_stream(index: int) -> torch_npu.npu.Stream:
-    """Return what `torch_npu.npu.current_stream` returns, made once per stream."""
+def _current_stream(index: int) -> tuple[torch_npu.npu.Stream, int]:
+    """Return what `torch_npu.npu.current_stream` returns, and its handle; made once per stream."""
     name = torch_npu._C._npu_getCurrentStream(index)  # noqa: SLF001 - as current_stream does
-    stream = _streams.get(name)
-    if stream is None:
+    found = _streams.get(name)
+    if found is None:
         if len(_streams) >= _MOST_STREAMS:  # torch has 32 to 64; those from elsewhere come and go
             _streams.clear()
-        stream = _streams[name] = torch_npu.npu.current_stream(index)
-    return stream
+        stream = torch_npu.npu.current_stream(index)
+        found = _streams[name] = (stream, _handle_of(stream, index))
+    return found
+
+
+def _handle_of(stream: torch_npu.npu.Stream, index: int) -> int:
+    """Return the runtime's handle of the thread's current stream.
+
+    torch_npu 2.7.1, 2.8.0 and 2.9.0, which go with CANN 8.3 and 8.5, have but the property: it
+    drains torch's queue first, and is 0 where that is dead (their NPUStream.cpp).
+    """
+    without_wait = getattr(torch_npu._C, "_npu_getCurrentRawStreamNoWait", None)  # noqa: SLF001
+    handle = int(stream.npu_stream if without_wait is None else without_wait(index))
+    if not handle:
+        raise RuntimeError("torch_npu names no stream: its queue has failed")
+    return handle
 
 
 class StreamChannel:

@@ -1,6 +1,7 @@
 import ctypes
 import threading
 import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -295,6 +296,38 @@ def test_work_on_another_stream_or_of_another_thread_is_not_waited_for():
         until(elsewhere.finished)
         until(of_side.finished)
     assert of_side.source != elsewhere.source
+
+
+@pytest.fixture
+def old_torch_npu(monkeypatch):
+    """A torch_npu of 2.7 to 2.9, which has no way to a raw stream but the stream's property."""
+    monkeypatch.delattr(torch_npu._C, "_npu_getCurrentRawStreamNoWait")
+    monkeypatch.setattr(ascend, "_streams", {})
+
+
+@pytest.mark.usefixtures("old_torch_npu")
+def test_an_older_torch_npu_is_asked_for_the_raw_stream_by_its_stream(monkeypatch):
+    monkeypatch.setattr(ascend, "_SUSPECT_AFTER", 0.1)
+    device = AscendDevice(1)
+    x = torch.zeros(64, device="npu:1")
+    torch.npu.synchronize(1)
+    with knobs(DELAY="*=400000"):
+        x.fill_(1)
+        work = device.caller_work()
+        assert not work.finished()
+        until(work.finished)
+    assert work.source == torch.npu.current_stream(1).npu_stream
+
+
+@pytest.mark.usefixtures("old_torch_npu")
+def test_a_stream_that_an_older_torch_npu_does_not_name_has_failed(monkeypatch):
+    device = AscendDevice(1)
+    ascend._streams.clear()
+    monkeypatch.setattr(torch_npu.npu, "current_stream", lambda _: SimpleNamespace(npu_stream=0))
+    with pytest.raises(DeviceFailed, match="queue has failed"):
+        device.caller_work()
+    assert device.lost
+    assert not ascend._streams
 
 
 def test_the_callers_current_device_stays_what_it_was():
