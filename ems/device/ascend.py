@@ -68,9 +68,13 @@ class AscendDevice:
             self.give_up(str(error))
             raise DeviceFailed(f"npu:{self.index} has failed earlier work: {error}") from error
 
+    def bind(self) -> None:
+        """See `Device.bind`."""
+        torch_npu.npu.set_device(self.index)
+
     def open_channel(self, direction: Direction) -> "StreamChannel":
         """See `Device.open_channel`."""
-        torch_npu.npu.set_device(self.index)
+        self.bind()
         return StreamChannel(self, self._acl, direction)
 
 

@@ -87,6 +87,13 @@ class Device(Protocol):
             DeviceFailed: torch's queue for this device has failed.
         """
 
+    def bind(self) -> None:
+        """Have the calling thread use this device, before it asks for the end of callers' work.
+
+        The runtime answers a thread that has set no device with 107002, or takes it for one of
+        device 0, and then refuses it the streams of others.
+        """
+
     def open_channel(self, direction: Direction) -> Channel:
         """Return a channel for the calling thread, which is bound to this device by it."""
 

@@ -3,6 +3,7 @@
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from ems.common.exception import EmsException
 from ems.common.future import Outcome
@@ -88,6 +89,8 @@ class Transfer:
     def _work(self, direction: Direction) -> None:
         mover = None
         sleep_precisely()
+        with suppress(RuntimeError):  # of torch; the first task is told, it asks again
+            self._device.bind()
         while (task := self._order.next(direction)) is not None:
             end: CcResult | EmsException
             try:

@@ -315,7 +315,7 @@ def test_an_older_torch_npu_is_asked_for_the_raw_stream_by_its_stream(monkeypatc
         x.fill_(1)
         work = device.caller_work()
         assert not work.finished()
-        until(work.finished)
+        on_thread(lambda: (device.bind(), until(work.finished)))
     assert work.source == torch.npu.current_stream(1).npu_stream
 
 

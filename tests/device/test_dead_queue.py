@@ -36,3 +36,22 @@ def test_a_dead_queue_of_torch_ends_every_request_also_without_a_time_out(mode):
         "health False",
         "shut down",
     ]
+
+
+LONG_WORK = (
+    REGISTERED
+    + """
+cc, kv = boot("npu:1")
+torch.npu.synchronize(1)
+for way in (cc.async_save, cc.async_load):  # each is the first call of its direction
+    with knobs(DELAY="*=1500000"):
+        kv[0][0].fill_(1)
+        print(way(sl(0), [1], [BS], CcKvOption(timeout=60000)).result())
+print("health", Ems.check_health())
+"""
+)
+
+
+def test_a_first_request_behind_long_work_on_another_npu_than_the_first_is_no_dead_queue():
+    printed = run_script(LONG_WORK).stdout.splitlines()
+    assert printed == ["CcResult(success=1, total=1)"] * 2 + ["health True"]

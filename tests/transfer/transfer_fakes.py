@@ -150,6 +150,9 @@ class MemmoveDevice:
     def caller_work(self):
         return self.works.pop(0) if self.works else Work()
 
+    def bind(self):
+        pass
+
     def open_channel(self, direction):
         self.channels.append(MemmoveChannel(self, direction))
         return self.channels[-1]
