@@ -12,6 +12,7 @@ from ems.layout.key import parse_hashes
 from ems.layout.layer_group import LayerGroup
 from ems.layout.registration import Registration
 from ems.layout.request import Chunks, Request
+from ems.layout.sharing import check_apart, sharing_pair
 from ems.layout.slots import check_distinct
 
 _PAIR = 2
@@ -39,6 +40,8 @@ def request_of_chunks(
     unused = ~np.logical_or.reduce([each.tokens > 0 for each in chunks])
     if unused.any():
         raise InvalidArgument(f"hashes[{int(np.argmax(unused))}] owns no slot in any layer group")
+    if sharing_pair(groups) is not None:
+        check_apart(groups, [each.touched_blocks for each in chunks])
     return Request(owners, chunks)
 
 

@@ -25,6 +25,8 @@ class LayerGroup:
     """Each tensor once, in the order of registration; the order of an entry's parts."""
     fingerprint: str
     """Digest of all that gives the bytes their meaning."""
+    space: int
+    """The first of the groups that share its memory: in a space, equal block ids are one place."""
     window: int | None = None
     """Tokens at the end of a prefix that are needed of these layers; None: all of the prefix."""
 

@@ -10,12 +10,24 @@ from ems.layout.plane import Plane
 
 def overlapping_pair(planes: Sequence[Plane]) -> tuple[Plane, Plane] | None:
     """Return two planes that share a byte, or None. The planes' own blocks must not overlap."""
+    return next(overlapping_pairs(planes), None)
+
+
+def overlapping_pairs(planes: Sequence[Plane]) -> Iterator[tuple[Plane, Plane]]:
+    """Yield every two planes that share a byte. The planes' own blocks must not overlap."""
     for cluster in _clusters(planes):
         if len(cluster) > 1 and not _interleave(cluster):
-            for one, other in combinations(cluster, 2):
-                if _share_a_byte(one, other):
-                    return one, other
-    return None
+            for pair in combinations(cluster, 2):
+                if not _interleave(pair) and _share_a_byte(*pair):
+                    yield pair
+
+
+def share_only_equal_blocks(one: Plane, other: Plane) -> bool:
+    """Whether two planes that overlap do so only in blocks of the same number."""
+    stride, offset = one.block_stride, other.address - one.address
+    # the other's next block begins behind this one, and its last ends before this one
+    alone = one.block_nbytes - offset <= stride and other.block_nbytes + offset <= stride
+    return other.block_stride == stride and alone
 
 
 def _clusters(planes: Sequence[Plane]) -> Iterator[list[Plane]]:

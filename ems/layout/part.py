@@ -86,7 +86,7 @@ class GroupPart:
     @property
     def space(self) -> Hashable:
         """See `Part.space`; places are blocks."""
-        return self.group.index
+        return self.group.space
 
     @cached_property
     def places(self) -> list[int]:

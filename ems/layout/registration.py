@@ -12,9 +12,9 @@ from ems.common.exception import InvalidArgument
 from ems.layout import ambiguity
 from ems.layout.key import digest
 from ems.layout.layer_group import LayerGroup
-from ems.layout.overlap import overlapping_pair
 from ems.layout.partition import GroupDesc, partition_of
 from ems.layout.plane import BASE_FORMATS, FORMAT_NAMES, Plane, TensorFacts
+from ems.layout.sharing import find_sharing
 
 _LAYOUT_VERSION = 1
 """Part of every fingerprint; grows when the bytes of an entry are arranged otherwise."""
@@ -60,8 +60,7 @@ def register(
         for layer, tensors in enumerate(kvcache)
     )
     parts = partition_of(len(planes), store_layer_group_desc)
-    groups = tuple(_group(index, part, planes) for index, part in enumerate(parts))
-    _check_sharing(groups)
+    groups = find_sharing([_group(index, part, planes) for index, part in enumerate(parts)])
     device_index = int(kvcache[0][0].device.partition(":")[2] or 0)
     return Registration(
         device_index,
@@ -177,6 +176,7 @@ def _group(index: int, part: GroupDesc, planes: Sequence[Sequence[Plane]]) -> La
         part.store_block_size,
         tuple(once.values()),
         digest([_LAYOUT_VERSION, first.block_size, description]),
+        index,
         part.window,
     )
 
@@ -188,18 +188,6 @@ def _bytes_of(plane: Plane) -> tuple[int, ...]:
         plane.block_size,
         plane.token_nbytes,
         plane.block_stride,
-    )
-
-
-def _check_sharing(groups: Sequence[LayerGroup]) -> None:
-    pair = overlapping_pair([plane for group in groups for plane in group.planes])
-    if pair is None:
-        return
-    one, other = sorted(pair, key=lambda plane: (plane.layer, plane.index))
-    raise InvalidArgument(
-        f"kvcache[{other.layer}][{other.index}] overlaps kvcache[{one.layer}][{one.index}]: "
-        f"{other.address:#x}–{other.end:#x} and {one.address:#x}–{one.end:#x}; a tensor may be "
-        "registered twice within one group, as a whole"
     )
 
 

@@ -11,6 +11,7 @@ from ems.common.exception import InvalidArgument
 from ems.layout.key import parse_hashes
 from ems.layout.layer_group import LayerGroup
 from ems.layout.registration import Registration
+from ems.layout.sharing import sharing_pair
 from ems.layout.slots import (
     Ints,
     Runs,
@@ -90,7 +91,7 @@ def request_of_slots(  # noqa: PLR0913 - the SDK's three lists, and how they are
         raise InvalidArgument(
             f"offsets add up to {total} tokens, slot_mapping has {slots.size} slots"
         )
-    _check_one_block_size(registration)
+    _check_one_meaning(registration)
     for group in registration.groups:
         _check_store_block_size(group, tokens)
     num_slots = min(group.num_slots for group in registration.groups)
@@ -101,12 +102,18 @@ def request_of_slots(  # noqa: PLR0913 - the SDK's three lists, and how they are
     return Request(owners, (chunks,) * len(registration.groups))
 
 
-def _check_one_block_size(registration: Registration) -> None:
+def _check_one_meaning(registration: Registration) -> None:
     sizes = sorted({group.block_size for group in registration.groups})
     if len(sizes) > 1:
         raise InvalidArgument(
             f"slot_mapping is ambiguous: the layer groups have blocks of {sizes} tokens; "
             "pass chunk_descs"
+        )
+    if (pair := sharing_pair(registration.groups)) is not None:
+        one, other = pair
+        raise InvalidArgument(
+            f"slot_mapping is ambiguous: layer groups {one.index} and {other.index} share memory, "
+            "a block belongs to one of them; pass chunk_descs"
         )
 
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from ems.common.exception import InvalidArgument
 from ems.layout.ambiguity import documented_reading, other_readings
-from ems.layout.overlap import overlapping_pair
+from ems.layout.overlap import overlapping_pairs, share_only_equal_blocks
 from ems.layout.partition import partition_of
 from ems.layout.plane import Plane, TensorFacts
 from ems_cli.diagnostics.check import Check, Verdict, passed
@@ -39,7 +39,7 @@ def layout_checks(
         *tensor_checks(tensors),
         _block_size(whole, parts),
         _block_count(whole),
-        _overlap(whole),
+        _overlap(whole, parts),
         _groups(parts, len(kvcache)),
         _ambiguity(whole),
     )
@@ -98,20 +98,33 @@ def _block_count(tensors: Sequence[Tensor]) -> Check:
     return Check(name, Verdict.WARN, found, wanted, fix)
 
 
-def _overlap(tensors: Sequence[Tensor]) -> Check:
+def _overlap(tensors: Sequence[Tensor], parts: "_Parts | str") -> Check:
     name, wanted = "overlap", "no byte in two tensors"
+    groups = [] if isinstance(parts, str) else parts
+    group_of = {layer: index for index, layers in enumerate(groups) for layer in layers}
     once: dict[tuple[int, int, int, int], Plane] = {}
     for tensor in tensors:
         plane = tensor.as_plane()
         if plane.block_stride >= plane.block_nbytes:
             place = (plane.address, plane.num_blocks, plane.block_stride, plane.block_nbytes)
             once.setdefault(place, plane)
-    pair = overlapping_pair(list(once.values()))
-    if pair is None:
+    pairs = [
+        sorted(pair, key=lambda plane: (plane.layer, plane.index))
+        for pair in overlapping_pairs(list(once.values()))
+    ]
+    wrong = [
+        (one, other)
+        for one, other in pairs
+        if group_of.get(one.layer) == group_of.get(other.layer)
+        or not share_only_equal_blocks(one, other)
+    ]
+    if not wrong:
         repeated = len(tensors) - len(once)
         found = f"none; {repeated} tensors registered again" if repeated else "none"
+        if pairs:
+            found = f"{len(pairs)} pairs of tensors, block by block, of different groups"
         return passed(name, found, wanted)
-    one, other = sorted(pair, key=lambda plane: (plane.layer, plane.index))
+    one, other = wrong[0]
     found = (
         f"{other.name} ({other.address:#x}-{other.end:#x}) and "
         f"{one.name} ({one.address:#x}-{one.end:#x})"

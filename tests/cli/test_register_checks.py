@@ -151,6 +151,35 @@ def test_a_tensor_that_is_registered_twice_does_not_overlap_itself():
     assert (check.verdict, check.found) == (Verdict.PASS, "none; 1 tensors registered again")
 
 
+@pytest.mark.parametrize(
+    ("shape", "verdict", "found"),
+    [
+        ((64, 128, 8, 128), Verdict.PASS, "none; 1 tensors registered again"),
+        (
+            (64, 128, 8, 64),
+            Verdict.PASS,
+            "1 pairs of tensors, block by block, of different groups",
+        ),
+        (
+            (128, 64, 8, 128),
+            Verdict.FAIL,
+            (
+                "layer 1 plane 0 (0x10000000000-0x10001000000) and "
+                "layer 0 plane 0 (0x10000000000-0x10001000000)"
+            ),
+        ),
+    ],
+    ids=["the same", "a part of each block", "smaller blocks"],
+)
+def test_groups_may_share_memory_block_by_block(shape, verdict, found):
+    _, tokens, heads, size = shape
+    strides = (tokens * heads * 128, heads * size, size, 1)
+    groups = [StoreLayerGroupDesc(128, [0]), StoreLayerGroupDesc(128, [1])]
+    kvcache = [[GOOD], [replace(GOOD, shape=shape, strides=strides)]]
+    check = checks_of(kvcache, groups=groups)["overlap"]
+    assert (check.verdict, check.found) == (verdict, found)
+
+
 def test_groups_must_cover_every_layer_once():
     described = [StoreLayerGroupDesc(128, [0])]
     check = checks_of(cache(), groups=described)["groups"]

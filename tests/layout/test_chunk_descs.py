@@ -14,6 +14,7 @@ from ems.common.addressing import ChunkDesc
 from ems.common.exception import InvalidArgument
 from ems.common.store_layer_group import StoreLayerGroupDesc
 from ems.layout.chunk_descs import request_of_chunks
+from ems.layout.part import parts_of
 from ems.layout.registration import register
 
 # group 0: 8 blocks of 4 tokens, any chunk up to 8; group 1: 6 blocks of 2 tokens, looks back 4
@@ -179,6 +180,32 @@ def test_a_slot_may_be_saved_twice_and_loaded_once_in_each_group():
     assert "chunk_descs[0]: slot" in refusal([1, 2], descs)
     assert "slot 3" in refusal([1, 2], descs)
     assert request([1, 2], [[(0, 4), (4, 4)], [(0, 2), (2, 2)]]), "the same numbers, other groups"
+
+
+def shared_cache():
+    """Return the registration of three groups, of which the first and the last share blocks."""
+    one, other = layers([(8, 4, 2, 8)], [(8, 4, 2, 8)])
+    groups = [StoreLayerGroupDesc(8, [0]), StoreLayerGroupDesc(8, [1])]
+    return register([one, other, one], [*groups, StoreLayerGroupDesc(8, [2], window=4)])
+
+
+@pytest.mark.parametrize("writes", [True, False], ids=["load", "save"])
+def test_a_block_that_groups_share_belongs_to_one_of_them(writes):
+    cache = shared_cache()
+    descs = [[(0, 4), (4, 4)], [(0, 4), (4, 4)], [None, (8, 4)]]
+    assert request([1, 2], descs, cache=cache, writes=writes)
+    descs[2] = [None, (6, 4)]
+    assert refusal([1, 2], descs, cache=cache, writes=writes) == (
+        "chunk_descs[0] and chunk_descs[2] both name block 1; these layer groups share memory, "
+        "a block belongs to one of them"
+    )
+
+
+def test_requests_meet_in_a_block_that_groups_share():
+    cache = shared_cache()
+    wanted = request([1], [[(0, 4)], [(4, 4)], [(8, 4)]], cache=cache)
+    parts = parts_of(wanted, cache.groups, ["a-", "b-", "c-"])
+    assert [(part.space, part.places) for part in parts] == [(0, [0]), (1, [1]), (0, [2])]
 
 
 def test_a_huge_length_is_refused_before_anything_is_allocated_for_it():

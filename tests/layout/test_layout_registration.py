@@ -184,7 +184,8 @@ def test_tensors_that_overlap_in_part_are_refused_with_both_ranges():
     other, one = 2 * APART - 1023, 2 * APART
     assert words == (
         f"kvcache[1][1] overlaps kvcache[0][1]: {other:#x}–{other + 1024:#x} and "
-        f"{one:#x}–{one + 1024:#x}; a tensor may be registered twice within one group, as a whole"
+        f"{one:#x}–{one + 1024:#x}; a tensor may be registered twice within one group, as a whole, "
+        "and share blocks with other groups where a block id means the same bytes"
     )
 
 
@@ -217,9 +218,40 @@ def test_a_tensor_registered_twice_is_moved_once_and_warned_about():
     )
 
 
-def test_a_tensor_in_two_groups_is_refused():
-    kvcache = k_and_v(2)
-    kvcache[1][0] = kvcache[0][0]
+def test_groups_may_share_tensors_as_those_of_a_hybrid_model_do_in_vllm():
+    full, alone = k_and_v(2)
+    cache = register([full, full, alone, full], described((4, [0]), (4, [1]), (4, [2]), (4, [3])))
+    assert [group.space for group in cache.groups] == [0, 0, 2, 0]
+    assert [len(group.planes) for group in cache.groups] == [2, 2, 2, 2]
+    assert cache.warnings == ()
+
+
+def test_groups_that_share_with_a_third_one_are_in_one_space():
+    one, other = k_and_v(2)
+    cache = register([one, other, [one[0], other[0]]], described((4, [0]), (4, [1]), (4, [2])))
+    assert [group.space for group in cache.groups] == [0, 0, 0]
+
+
+def test_groups_may_cut_the_same_blocks_into_other_tokens():
+    wide, narrow = facts((8, 4, 1, 16)), facts((8, 8, 1, 8))
+    cache = register([[wide], [narrow]], described((4, [0]), (8, [1])))
+    assert [(group.block_size, group.space) for group in cache.groups] == [(4, 0), (8, 0)]
+
+
+def test_groups_that_interleave_in_pages_share_nothing():
+    page = {"strides": (160, 16, 8, 1)}
+    one, other = (facts(SHAPE, address=4096 + place, **page) for place in (0, 128))
+    cache = register([[one], [other]], described((4, [0]), (4, [1])))
+    assert [group.space for group in cache.groups] == [0, 1]
+
+
+@pytest.mark.parametrize(
+    "its",
+    [{"address": 4096 + 128}, {"shape": (16, 4, 1, 4), "address": 4096}],
+    ids=["shifted", "smaller blocks"],
+)
+def test_groups_may_not_share_bytes_under_different_block_ids(its):
+    kvcache = [[facts((8, 4, 1, 8), address=4096)], [facts(**{"shape": (8, 4, 1, 8)} | its)]]
     words = refusal(kvcache, described((4, [0]), (4, [1])))
     assert words.startswith("kvcache[1][0] overlaps kvcache[0][0]: ")
 

@@ -145,6 +145,15 @@ def test_more_tokens_than_a_group_stores_under_one_hash_are_refused():
     assert request(slots_of(0), [1], [4], cache=cache)
 
 
+def test_slots_say_nothing_where_groups_share_memory():
+    [layer] = layers([(8, 4, 1, 8)])
+    cache = register([layer, layer], [StoreLayerGroupDesc(4, [0]), StoreLayerGroupDesc(4, [1])])
+    assert refusal(slots_of(0), [1], [4], cache=cache, writes=False) == (
+        "slot_mapping is ambiguous: layer groups 0 and 1 share memory, a block belongs to one of "
+        "them; pass chunk_descs"
+    )
+
+
 def test_slots_say_nothing_where_groups_have_blocks_of_different_sizes():
     cache = register(
         layers([(8, 4, 1, 8)], [(8, 2, 1, 8)]),

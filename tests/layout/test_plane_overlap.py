@@ -1,11 +1,11 @@
-from itertools import combinations
+from itertools import combinations, product
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from layout_examples import untimed
 
-from ems.layout.overlap import overlapping_pair
+from ems.layout.overlap import overlapping_pair, overlapping_pairs, share_only_equal_blocks
 from ems.layout.plane import Plane
 
 
@@ -43,11 +43,8 @@ def test_two_planes_are_found_exactly_where_two_share_a_byte(planes):
         for one, other in combinations(planes, 2)
         if bytes_of(one) & bytes_of(other)
     }
-    pair = overlapping_pair(planes)
-    if pair is None:
-        assert not sharing
-    else:
-        assert frozenset(each.index for each in pair) in sharing
+    pairs = [frozenset(each.index for each in pair) for pair in overlapping_pairs(planes)]
+    assert (len(pairs), set(pairs)) == (len(sharing), sharing)
 
 
 @untimed
@@ -58,6 +55,30 @@ def test_pages_of_different_strides_are_compared_byte_by_byte(nbytes, others, ga
     one = plane(0, 100, 7, nbytes, nbytes + gap)
     other = plane(1, 100 + off, 5, others, others + its_gap)
     assert (overlapping_pair([one, other]) is None) == (not bytes_of(one) & bytes_of(other))
+
+
+@untimed
+@given(
+    st.integers(1, 8),
+    st.integers(1, 8),
+    st.integers(8, 10),
+    st.integers(8, 10),
+    st.integers(-20, 20),
+)
+def test_planes_that_overlap_share_only_equal_blocks_exactly_where_no_others_meet(
+    nbytes, others, stride, its_stride, off
+):
+    one = plane(0, 100, 9, nbytes, stride)
+    other = plane(1, 100 + off, 9, others, its_stride)
+    meeting = {
+        (i, j)
+        for i, j in product(range(9), range(9))
+        if one.address + i * stride < other.address + j * its_stride + others
+        and other.address + j * its_stride < one.address + i * stride + nbytes
+    }
+    assume(meeting)
+    expected = stride == its_stride and all(i == j for i, j in meeting)
+    assert share_only_equal_blocks(one, other) == expected
 
 
 @pytest.mark.parametrize("base", [64, (1 << 40) + 64, (1 << 62)])

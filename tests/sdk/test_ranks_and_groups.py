@@ -242,6 +242,21 @@ def test_groups_of_other_block_sizes_head_sizes_and_dtypes_come_back_byte_for_by
         assert torch.equal(rows[others], old_rows[others])
 
 
+def test_groups_that_share_their_tensors_come_back_byte_for_byte(cc):
+    # vLLM's hybrid cache: a full and a windowed layer in one buffer, in blocks of their own
+    kv = cache(layers=1)
+    cc.register_kvcache([kv[0], kv[0]], WINDOWED)
+    full, window = [(0, BS), (2 * BS, BS)], [None, (5 * BS, BS)]
+    want = [block(kv, at) for at in (0, 2, 5)]
+    assert cc.save(hashes=[1, 2], chunk_descs=[full, window], option=OPT) == CcResult(2, 2)
+    poison(kv, *range(16))
+    full, window = [(7 * BS, BS), (4 * BS, BS)], [None, (9 * BS, BS)]
+    assert cc.load(hashes=[1, 2], chunk_descs=[full, window], option=OPT) == CcResult(2, 2)
+    assert all(same(block(kv, at), old) for at, old in zip((7, 4, 9), want, strict=True))
+    with pytest.raises(EmsException, match="both name block 4"):
+        cc.load(hashes=[1, 2], chunk_descs=[full, [None, (4 * BS, BS)]], option=OPT)
+
+
 WINDOWED = [
     StoreLayerGroupDesc(store_block_size=BS, layer_ids=[0]),
     StoreLayerGroupDesc(store_block_size=BS, layer_ids=[1], window=BS),
