@@ -6,8 +6,9 @@ mode of torch_npu. `Stream.npu_stream`, `Stream.query` and the synchronising cal
 queue with the GIL held, or spin for ever on a dead queue: they do not occur here, but for the one
 query that proves a queue dead, and once per stream where torch_npu has no other way to its handle.
 
-To be verified on hardware: that a failed copy is reported by synchronising its stream after its
-event has completed, and that aclrtSetStreamFailureMode stops a stream at its first failure.
+To be verified on hardware: that a failed copy is reported by synchronising its stream, and that
+aclrtSetStreamFailureMode stops a stream at its first failure. It holds for all streams of the
+context, and torch_npu sets it on its own (AclInterface.cpp of Ascend/pytorch): it is set anyhow.
 """
 
 import threading
@@ -17,17 +18,19 @@ from contextlib import ExitStack
 
 import torch_npu
 
-from ems.common.exception import DeviceFailed, PoolUnavailable
+from ems.common.exception import DeviceFailed
 from ems.device.acl import FEATURE_NOT_SUPPORTED, STREAM_TIMEOUT, Acl, AclError
 from ems.device.base import Direction, StillMoving
 from ems.device.memory_map import MemoryMap
+from ems.device.pinned_memory import PinnedMemory
 from ems.device.tensors import read_kvcache
 from ems.layout.copy_plan import Spans
 
 __all__ = ["AscendDevice", "MemoryMap", "PinnedMemory", "device_count", "read_kvcache"]
 
 _SUSPECT_AFTER = 1.0
-"""Seconds of waiting for the caller's work before the queue is tested for being dead."""
+"""Seconds of waiting, for the caller's work or a copy, before a failure is looked for."""
+_LOOK_MILLISECONDS = 10
 _CLOSE_MILLISECONDS = 100
 _CHECK_MILLISECONDS = 10_000
 """Limit of the synchronisation after an event has completed; it has nothing left to wait for."""
@@ -242,42 +245,39 @@ class StreamCopy:
         self._acl = acl
         self._stream = stream
         self._event = event
+        self._failure: AclError | None = None
+        self._suspect_at = time.monotonic() + _SUSPECT_AFTER
 
     def done(self) -> bool:
-        """See `Copy.done`."""
+        """See `Copy.done`; nor does anything move on a stream that has stopped at a failure."""
         try:
-            return self._acl.event_complete(self._event)
+            return self._acl.event_complete(self._event) or self._has_stopped()
         except DeviceFailed as error:
             self._device.give_up(str(error))
             raise
+
+    def _has_stopped(self) -> bool:
+        """Look, now and then, for a failure before the event, which is not reached then.
+
+        Of CANN's calls those that synchronise have errors collected; the query of an event only
+        compares places (`SynchronizeExecutedTask` and `QueryEventTask` of hicann/runtime).
+        """
+        now = time.monotonic()
+        if now < self._suspect_at:
+            return False
+        self._suspect_at = now + _SUSPECT_AFTER
+        try:
+            self._acl.synchronize_stream(self._stream, _LOOK_MILLISECONDS)
+        except AclError as error:
+            self._failure = None if error.number == STREAM_TIMEOUT else error
+        return self._failure is not None
 
     def check(self) -> None:
         """See `Copy.check`. A completed event alone does not mean that a copy was right."""
         try:
+            if self._failure is not None:  # may be told once only
+                raise self._failure
             self._acl.synchronize_stream(self._stream, _CHECK_MILLISECONDS)
         except DeviceFailed as error:
             self._device.give_up(str(error))
             raise
-
-
-class PinnedMemory:
-    """Host memory that the NPU reaches directly; a `HostMemory` of the pool.
-
-    Not torch's pinned memory, which rounds up to powers of two and keeps what is freed.
-    """
-
-    def __init__(self, index: int) -> None:
-        self._index = index
-        self._acl = Acl()
-
-    def allocate(self, nbytes: int) -> int:
-        """See `HostMemory.allocate`; binds the calling thread to the device."""
-        try:
-            torch_npu.npu.set_device(self._index)
-            return self._acl.malloc_host(nbytes)
-        except (DeviceFailed, RuntimeError) as error:
-            raise PoolUnavailable(f"no pinned host memory of {nbytes} bytes: {error}") from error
-
-    def free(self, address: int) -> None:
-        """See `HostMemory.free`."""
-        self._acl.free_host(address)

@@ -172,6 +172,64 @@ def test_a_copy_that_failed_is_found_by_the_check_though_its_event_has_completed
     on_thread(later)
 
 
+@pytest.fixture
+def unreached(monkeypatch):
+    """Have no event be reached: one behind a failure is not, where that stops the stream."""
+    monkeypatch.setattr(ascend, "_SUSPECT_AFTER", 0.05)
+    monkeypatch.setattr(acl.Acl, "event_complete", lambda *_: False)
+
+
+@pytest.mark.usefixtures("unreached")
+def test_a_copy_that_failed_is_found_though_its_event_is_never_reached():
+    def scenario():
+        bench = Bench(7)
+        with knobs(FAIL_COPY="1"):
+            copy = bench.start()
+            until(copy.done)
+        with pytest.raises(DeviceFailed, match="507052"):
+            copy.check()
+        assert "507052" in bench.device.lost
+
+    on_thread(scenario)
+
+
+@pytest.mark.usefixtures("unreached")
+def test_a_failure_that_is_told_once_only_is_not_lost_between_done_and_check(monkeypatch):
+    told = iter([acl.AclError("aclrtSynchronizeStreamWithTimeout", 507052)])
+
+    def synchronize(*_):
+        for failure in told:
+            raise failure
+
+    def scenario():
+        bench = Bench(6)
+        with monkeypatch.context() as patched:
+            patched.setattr(acl.Acl, "synchronize_stream", synchronize)
+            copy = bench.start()
+            until(copy.done)
+            with pytest.raises(DeviceFailed, match="507052"):
+                copy.check()
+
+    on_thread(scenario)
+
+
+def test_a_long_copy_is_not_taken_for_a_failed_one(monkeypatch):
+    monkeypatch.setattr(ascend, "_SUSPECT_AFTER", 0.05)
+
+    def scenario():
+        bench = Bench(5)
+        started = time.monotonic()
+        with knobs(DELAY="copy_d2h=300000"):
+            copy = bench.start()
+            until(copy.done)
+        assert time.monotonic() - started > 0.2
+        copy.check()
+        assert bench.is_copied()
+        assert not bench.device.lost
+
+    on_thread(scenario)
+
+
 def test_the_reason_for_which_a_device_was_lost_first_is_kept():
     device = AscendDevice(1)
     device.give_up("first")
