@@ -146,7 +146,12 @@ class Ems:
 def _connect(settings: Settings) -> ContextCaching:
     ascend = device.load()
     _check_device_id(settings.device_id, ascend)
-    return ContextCaching(settings, _open_pool(settings, ascend), ascend)
+    pool = _open_pool(settings, ascend)
+    try:
+        return ContextCaching(settings, pool, ascend)
+    except BaseException:
+        pool.close()
+        raise
 
 
 def _open_pool(settings: Settings, ascend: ModuleType) -> PoolEngine:

@@ -160,6 +160,12 @@ def test_what_exceeds_a_quarter_of_the_staging_memory_gets_no_place(open_lmdb, c
     assert len(caplog.records) == 1
 
 
+def test_what_exceeds_a_quarter_of_the_staging_memory_takes_no_room_from_others(open_lmdb):
+    pool = open_lmdb(capacity_nbytes=1 * MIB, staging_nbytes=1 * MIB)
+    keys = [key_of(name) for name in range(34)]
+    assert pool.fitting(keys, [512 << 10] * 2 + [64 << 10] * 32) == 18
+
+
 def test_an_entry_saved_with_more_staging_memory_is_an_error_and_no_miss(open_lmdb):
     with_more = open_lmdb(staging_nbytes=8 * MIB)
     save(with_more, "a", nbytes=MIB)

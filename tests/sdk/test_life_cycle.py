@@ -170,6 +170,18 @@ def test_a_failed_init_leaves_no_pool_behind(scarce):
     assert scarce.live_nbytes == 0
 
 
+def test_an_init_that_fails_after_its_pool_was_opened_leaves_none_behind(monkeypatch):
+    def refused(*_):
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr("ems.context_caching.Recorder", refused)
+    before = counter("pinned_nbytes"), set(threading.enumerate())
+    assert code_of(boot) == EmsErrorCode.EMS_INTERNAL_ERROR
+    for thread in set(threading.enumerate()) - before[1]:
+        thread.join(10)
+    assert (counter("pinned_nbytes"), set(threading.enumerate())) == before
+
+
 def test_a_fault_within_init_is_an_ems_exception_and_does_not_look_healthy(monkeypatch):
     def fail(url, memory):
         raise RuntimeError("boom")

@@ -96,7 +96,9 @@ class LmdbPool(PoolEngine):
 
     def fitting(self, keys: Sequence[PoolKey], nbytes: Sequence[int]) -> int:
         with self._home.shards() as shards:
-            return shards.fitting(keys, list(map(charge_of, nbytes)))
+            return shards.fitting(
+                keys, [charge_of(one) if aligned(one) <= self._call_nbytes else 0 for one in nbytes]
+            )
 
     def lookup(
         self,
