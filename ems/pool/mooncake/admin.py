@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any
 
-from ems.common.exception import PoolUnavailable, RequestTimeout
+from ems.common.exception import PoolUnavailable, RequestTimeout, shown
 from ems.pool.mooncake.library import Located
 
 _SECONDS = 5.0
@@ -29,8 +29,13 @@ class Admin:
         for start in range(0, len(names), _NAMES_PER_QUERY):
             some = names[start : start + _NAMES_PER_QUERY]
             text = self._get(f"/batch_query_keys?keys={','.join(some)}", deadline)
-            answers = json.loads(text)["data"]
-            found += [_located(answers.get(name)) for name in some]
+            try:
+                answers = json.loads(text)["data"]
+                found += [_located(answers.get(name)) for name in some]
+            except (ValueError, LookupError, TypeError, AttributeError) as error:
+                raise PoolUnavailable(
+                    f"{self._where} answer {shown(text)}; is that the master's --metrics_port?"
+                ) from error
         return found
 
     def names(self) -> list[str]:
@@ -78,7 +83,7 @@ class Admin:
         try:
             connection.request("GET", path)
             response = connection.getresponse()
-            content = response.read().decode()
+            content = response.read().decode(errors="replace")
         except BaseException:
             connection.close()
             raise
