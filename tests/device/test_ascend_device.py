@@ -399,9 +399,12 @@ def test_the_callers_current_device_stays_what_it_was():
         torch.npu.set_device(2)
         AscendDevice(4).caller_work().finished()
         seen.append(torch.npu.current_device())
+        memory = PinnedMemory(5)
+        memory.free(memory.allocate(1 << 20))
+        seen.append(torch.npu.current_device())
         return seen
 
-    assert on_thread(scenario) == [0, 0, 0, 2]
+    assert on_thread(scenario) == [0, 0, 0, 2, 2]
 
 
 def test_pinned_memory_is_aligned_and_given_back():
