@@ -40,6 +40,9 @@ class TieredPool(PoolWrapper):
         self._lock = threading.Lock()
         self._held_locally: Counter[int] = Counter()
         """How often each local address is held."""
+        self._removals = 0
+        self._lent: dict[int, int] = {}
+        """By address, the removals before a shared entry was lent."""
 
     def view(self, *, write_local: bool, local_only: bool) -> PoolEngine:
         return _View(self, write_local=write_local, local_only=local_only)
@@ -63,7 +66,7 @@ class TieredPool(PoolWrapper):
         copies = self._copied(places) if write_local else []
         try:
             self.inner.commit(places)
-        except EmsException:
+        except BaseException:
             self.local.abort(copies)
             raise
         self._commit_copies(copies)
@@ -75,15 +78,20 @@ class TieredPool(PoolWrapper):
         missing = [at for at, answer in enumerate(found) if isinstance(answer, Miss)]
         if not missing:
             return found
+        removals = self._removals
         try:
             elsewhere = self.inner.acquire(
                 [keys[at] for at in missing], [tokens[at] for at in missing], deadline=deadline
             )
-        except EmsException:
+        except BaseException:
             self.release([answer for answer in found if isinstance(answer, Held)])
             raise
         for at, answer in zip(missing, elsewhere, strict=True):
             found[at] = answer
+        with self._lock:
+            self._lent.update(
+                (answer.address, removals) for answer in elsewhere if isinstance(answer, Held)
+            )
         return found
 
     def acquire_locally(self, keys: Sequence[PoolKey], tokens: Sequence[int]) -> list[Held | Miss]:
@@ -99,18 +107,20 @@ class TieredPool(PoolWrapper):
         local, shared = self._by_tier(held)
         self.local.release(local)
         try:
-            self._commit_copies(self._copied(shared))
+            self._commit_copies(self._copied(self._not_removed(shared)))
         finally:
             self.inner.release(shared)
 
     def remove(self, keys: Sequence[PoolKey]) -> int:
         present = sum(info is not None for info in self.lookup(keys))
+        self._removals += 1
         self.local.remove(keys)
         self.inner.remove(keys)
         return present
 
     def clear(self) -> int:
         present = sum(1 for _ in self.keys())
+        self._removals += 1
         self.local.clear()
         self.inner.clear()
         return present
@@ -162,6 +172,11 @@ class TieredPool(PoolWrapper):
                     shared.append(each)
             self._held_locally += Counter()  # drops what is held no more
         return local, shared
+
+    def _not_removed(self, shared: Sequence[Held]) -> list[Held]:
+        """Return those of the entries since whose lending nothing was removed from the pool."""
+        with self._lock:
+            return [one for one in shared if self._lent.pop(one.address, None) == self._removals]
 
     def _copied(self, entries: Sequence[Place | Held]) -> list[Place]:
         """Return filled local places for those entries that find room at once."""

@@ -176,6 +176,29 @@ def test_a_save_that_the_shared_tier_loses_is_in_neither():
         assert pool.local.stats().reserved_nbytes == 0
 
 
+@pytest.mark.parametrize("removal", [TieredPool.clear, lambda pool: pool.remove([key_of("a")])])
+def test_what_is_removed_while_it_is_read_does_not_come_back_into_the_local_tier(tiers, removal):
+    save(tiers.inner, "a", "b")
+    held = acquire(tiers, "a")
+    assert removal(tiers) in {1, 2}
+    tiers.release(held)
+    assert stored(tiers, "a") == [False]
+    save(tiers.inner, "a")
+    assert load(tiers, "a") == load(tiers.local, "a") == [bytes_of("a")]
+
+
+@pytest.mark.parametrize("operation", ["commit", "acquire"])
+def test_a_fault_of_the_shared_tier_leaves_nothing_out_of_the_local_one(operation):
+    shared = FaultyPool(memory_pool(400), [Fault(operation, failure=RuntimeError("boom"))])
+    with closing(TieredPool(memory_pool(SMALL), shared)) as pool:
+        save(pool.local, "near")
+        places = reserve(pool, "a")
+        with pytest.raises(RuntimeError):
+            pool.commit(places) if operation == "commit" else acquire(pool, "near", "far")
+        local = pool.local.stats()
+        assert (local.reserved_nbytes, local.held_nbytes) == (0, 0)
+
+
 def test_capacity_is_told_by_tier(tiers):
     local, shared = tiers.tiers()
     assert (local.capacity_nbytes, shared.capacity_nbytes) == (
