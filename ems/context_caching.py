@@ -112,14 +112,13 @@ class ContextCaching:
 
     def pool_stats(self) -> PoolStats:
         """Return the pool's figures, for diagnosis; our extension."""
-        return self._pool.stats()
+        with guarded(self._pid):
+            return self._pool.stats()
 
     def counters(self) -> dict[str, dict[str, Any]]:
-        """Return what all calls did so far, as `Counters.snapshot`, for diagnosis; our extension.
-
-        A call is counted before its end is seen.
-        """
-        return self._recorder.counters.snapshot()
+        """Return `Counters.snapshot`; a call counts before its end is seen. Our extension."""
+        with guarded(self._pid):
+            return self._recorder.counters.snapshot()
 
     def save(
         self,

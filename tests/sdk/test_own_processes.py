@@ -88,6 +88,8 @@ for name, call in {
     "result": lambda: pending.result(),
     "get_result": lambda: cc.get_result(pending),
     "is_ready": lambda: cc.is_ready(pending),
+    "pool_stats": lambda: cc.pool_stats(),
+    "counters": lambda: cc.counters(),
     "health": lambda: Ems.check_health(),
     "shutdown": lambda: Ems.shutdown(),
 }.items():
@@ -106,6 +108,7 @@ def test_a_forked_child_gets_a_clear_error_from_every_call_and_the_parent_goes_o
     assert by_name.pop("shutdown") == "None"
     assert set(by_name) == {
         *("exists", "save", "load", "register", "init", "result", "get_result", "is_ready"),
+        *("pool_stats", "counters"),
     }
     for text in by_name.values():
         assert text.startswith("EMS_INTERNAL_ERROR"), by_name
