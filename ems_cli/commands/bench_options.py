@@ -6,7 +6,7 @@ from typing import Annotated, Final, cast, get_args
 
 import typer
 
-from ems_cli.commands.options import PlaneOptions, numbers_of
+from ems_cli.commands.options import LONGEST_SECONDS, PlaneOptions, numbers_of
 from ems_cli.diagnostics.bad_input import BadInput
 from ems_cli.diagnostics.bench_settings import USUAL_SECONDS, Order
 from ems_cli.diagnostics.shape import DEFAULT_BLOCK_SIZE
@@ -69,7 +69,12 @@ class RunOptions:
     ] = None
     seconds: Annotated[
         float,
-        typer.Option(min=0.1, metavar="S", help="Time for the runs on each NPU and at each point."),
+        typer.Option(
+            min=0.1,
+            max=LONGEST_SECONDS,
+            metavar="S",
+            help="Time for the runs on each NPU and at each point.",
+        ),
     ] = USUAL_SECONDS
     miss_ratio: Annotated[
         float,

@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from ems_cli.commands.options import OutputOptions, sink_for
+from ems_cli.commands.options import LONGEST_SECONDS, OutputOptions, sink_for
 
 _EXIT_INTERRUPTED = 130
 
@@ -24,7 +24,13 @@ class ExamineOptions:
     ] = None
     strict: Annotated[bool, typer.Option("--strict", help="Take a warning for a failure.")] = False
     seconds: Annotated[
-        float, typer.Option(min=1, metavar="S", help="How long an import or the pool may take.")
+        float,
+        typer.Option(
+            min=1,
+            max=LONGEST_SECONDS,
+            metavar="S",
+            help="How long an import or the pool may take.",
+        ),
     ] = 120.0
     bundle: Annotated[
         Path | None,

@@ -2,7 +2,7 @@
 
 import json
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Final
 
@@ -11,7 +11,7 @@ from typer.core import TyperGroup
 
 from ems_cli.commands.model_options import ModelOptions, rate_of
 from ems_cli.commands.option_groups import with_groups
-from ems_cli.commands.options import EXIT_CODES, OutputOptions, sink_for
+from ems_cli.commands.options import EXIT_CODES, LONGEST_SECONDS, OutputOptions, sink_for
 from ems_cli.diagnostics.bad_input import BadInput
 from ems_cli.render.sink import Sink
 
@@ -71,6 +71,7 @@ class LiveOptions:
         float | None,
         typer.Option(
             min=0.1,
+            max=LONGEST_SECONDS,
             metavar="[SECONDS]",
             help="Look again and again, with rates in between; Ctrl-C ends it.",
         ),
@@ -94,6 +95,7 @@ def _live(context: typer.Context, how: LiveOptions, output: OutputOptions) -> No
     `register --json` wrote, or what `--save` kept.
     """
     sink = sink_for(context, output)
+    _refuse_what_has_no_effect(how, context.invoked_subcommand)
     if context.invoked_subcommand is not None:
         return
     run_dir = _run_dir()
@@ -110,6 +112,18 @@ def _live(context: typer.Context, how: LiveOptions, output: OutputOptions) -> No
         report = live_report(run_dir, pid=how.pid, prune=how.prune)
         _refuse_unknown_pid(report, how)
         sink.emit(report, lambda seen: live_text(seen, details=how.details or how.pid is not None))
+
+
+def _refuse_what_has_no_effect(how: LiveOptions, command: str | None) -> None:
+    given = [
+        f"--{field.name}" for field in fields(how) if getattr(how, field.name) not in (None, False)
+    ]
+    if given and command is not None:
+        whose = "a FILE" if command == _OF_A_FILE else f"inspect {command}"
+        raise BadInput(f"{whose} does not take it", option=given[0])
+    alone = [name for name in ("--prometheus", "--save", _WATCH, "--prune") if name in given]
+    if len(alone) > 1:
+        raise BadInput(f"drop it or {alone[0]}", option=alone[1])
 
 
 def _run_dir() -> Path:
@@ -142,6 +156,8 @@ def _save(sink: Sink, run_dir: Path, pid: int | None, file: Path) -> None:
 
     if pid is None:
         raise BadInput("say which process by --pid", option="--save")
+    if sink.as_json:
+        raise BadInput("it writes a file and no report; drop it or --json", option="--save")
     content = description_of(run_dir, pid)
     if content is None:
         raise BadInput(f"no process {pid} has left a description in {run_dir}", option="--pid")
@@ -160,8 +176,6 @@ def _watch(sink: Sink, run_dir: Path, how: LiveOptions, seconds: float) -> None:
 
     if sink.as_json:
         raise BadInput("it draws on a terminal; drop it or --json", option=_WATCH)
-    if how.prune:
-        raise BadInput("drop it or --watch", option="--prune")
     seen: list[LiveReport] = []
     between = Watch()
 
@@ -244,7 +258,13 @@ class RequestOptions:
         int | None, typer.Option(min=1, metavar="N", help="[default: those of a block]")
     ] = None
     launch_us: Annotated[
-        float, typer.Option(min=0, metavar="US", help="Fixed cost of one span, in microseconds.")
+        float,
+        typer.Option(
+            min=0,
+            max=LONGEST_SECONDS * 1e6,
+            metavar="US",
+            help="Fixed cost of one span, in microseconds.",
+        ),
     ] = 0.0
     bandwidth: Annotated[
         str | None, typer.Option(metavar="RATE", help="How fast bytes move: 20GB/s.")
@@ -256,22 +276,17 @@ def _plan(
 ) -> None:
     """Work out the copies of a save or load, and what they cost."""
     sink = sink_for(context, output)
-    if (asked.slots is None) == (asked.blocks is None):
-        raise BadInput("give it or --blocks, one of them", option="--slots")
     from ems_cli.diagnostics.copy_figures import (  # noqa: PLC0415 - numpy
         Cost,
         copy_report,
-        slots_in,
-        slots_of_blocks,
+        slots_asked_for,
     )
     from ems_cli.render.inspect import copies_text  # noqa: PLC0415 - rich
 
-    if asked.blocks is not None:
-        slots = slots_of_blocks(slots_in(asked.blocks, option="--blocks"), model.block_size)
-    else:
-        slots = slots_in(asked.slots or "", option="--slots")
+    request = model.request()
+    slots = slots_asked_for(request, slots=asked.slots, blocks=asked.blocks)
     rate = None if asked.bandwidth is None else rate_of(asked.bandwidth, option="--bandwidth")
-    request = model.request(blocks=max(*slots, len(slots)) // model.block_size + 1)
+    request = replace(request, blocks=max(*slots, len(slots)) // request.block_size + 1)
     cost = Cost(asked.launch_us / 1e6, rate)
     sink.emit(copy_report(request, slots, cost, asked.tokens_per_hash), copies_text)
 

@@ -1,7 +1,8 @@
 """The shape of a model's cache where no cache is allocated: no blocks to count, no device."""
 
+import re
 from dataclasses import dataclass
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
@@ -10,6 +11,9 @@ from ems_cli.commands.options import SplitOptions, nbytes_of
 from ems_cli.diagnostics.bad_input import BadInput
 from ems_cli.diagnostics.shape import DEFAULT_BLOCK_SIZE
 from ems_cli.diagnostics.shape_request import ShapeRequest
+
+_BITS: Final = re.compile(r"[KMGT]i?b(it)?\s*$")
+"""How networks are measured; an eighth of what GB says."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +52,8 @@ def rate_of(text: str, *, option: str) -> float:
         BadInput: it is no rate.
     """
     size, slash, second = text.partition("/")
+    if _BITS.search(size):
+        raise BadInput(f"{shown(text)} is in bits; write bytes, as in 20GB/s", option=option)
     if not slash or second.strip() != "s":
         raise BadInput(f"{shown(text)} is no rate; write 20GB/s", option=option)
     return float(nbytes_of(size, option=option))

@@ -33,6 +33,9 @@ EXIT_CODES: Final = (
 )
 """The epilog of every `--help`."""
 
+LONGEST_SECONDS: Final = 86_400
+"""No command waits longer than a day; a clock refuses what is far beyond, and infinity."""
+
 
 @dataclass(frozen=True, slots=True)
 class OutputOptions:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ems_cli.commands.model_options import ModelOptions, rate_of
-from ems_cli.commands.options import OutputOptions, nbytes_of, sink_for
+from ems_cli.commands.options import LONGEST_SECONDS, OutputOptions, nbytes_of, sink_for
 from ems_cli.diagnostics.bad_input import BadInput
 
 if TYPE_CHECKING:  # numpy comes with it
@@ -53,7 +53,10 @@ class TimeOptions:
     fixed_ms: Annotated[
         float,
         typer.Option(
-            min=0, metavar="MS", help="What a load takes besides its bytes, in milliseconds."
+            min=0,
+            max=LONGEST_SECONDS * 1e3,
+            metavar="MS",
+            help="What a load takes besides its bytes, in milliseconds.",
         ),
     ] = 0.0
     prefix_tokens: Annotated[
@@ -65,7 +68,10 @@ class TimeOptions:
     prefill_tokens_per_second: Annotated[
         float | None,
         typer.Option(
-            min=1e-3, metavar="X", help="What the whole instance computes: tells the break-even."
+            min=1e-3,
+            max=1e12,
+            metavar="X",
+            help="What the whole instance computes: tells the break-even.",
         ),
     ] = None
 
@@ -102,10 +108,14 @@ def _refuse_half_a_question(times: TimeOptions) -> None:
                 "the break-even needs --bandwidth or --from-bench as well",
                 option="--prefill-tokens-per-second",
             )
-        if times.prefix_tokens is not None:
-            raise BadInput(
-                "the time of a load needs --bandwidth or --from-bench", option="--prefix-tokens"
-            )
+        for option, given in (
+            ("--prefix-tokens", times.prefix_tokens),
+            ("--fixed-ms", times.fixed_ms),
+        ):
+            if given:
+                raise BadInput(
+                    "the time of a load needs --bandwidth or --from-bench", option=option
+                )
 
 
 def _bandwidth(times: TimeOptions) -> "Bandwidth | None":

@@ -78,6 +78,28 @@ class CopyReport:
     warnings: tuple[str, ...]
 
 
+def slots_asked_for(request: ShapeRequest, *, slots: str | None, blocks: str | None) -> list[int]:
+    """Return the slots that one of the two lists names, in blocks of `request`.
+
+    Raises:
+        BadInput: both or none are given, one cannot be read, or a written shape has no such slot.
+    """
+    if (slots is None) == (blocks is None):
+        raise BadInput("give it or --blocks, one of them", option="--slots")
+    if blocks is not None:
+        found = slots_of_blocks(slots_in(blocks, option="--blocks"), request.block_size)
+    else:
+        found = slots_in(slots or "", option="--slots")
+    block, written = max(found) // request.block_size, request.written
+    if written is not None and block >= written.num_blocks:
+        raise BadInput(
+            f"there is no block {block}: --shape has blocks 0 to {written.num_blocks - 1} of"
+            f" {written.block_size} tokens",
+            option="--slots" if blocks is None else "--blocks",
+        )
+    return found
+
+
 def slots_in(text: str, *, option: str) -> list[int]:
     """Return the numbers in "0-127,300", in its order.
 

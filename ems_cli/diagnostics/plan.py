@@ -111,7 +111,7 @@ def plan_of(request: ShapeRequest, deployment: Deployment) -> PlanReport:
     """Return the plan, without the times of a load.
 
     Raises:
-        BadInput: as `shape_of`.
+        BadInput: as `shape_of`, or a block is larger than any memory.
     """
     shape = shape_of(request)
     groups = [layer_group_of(stage) for stage in _stage_shapes(request)]

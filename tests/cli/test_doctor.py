@@ -506,6 +506,7 @@ def test_strict_on_the_command_line():
         (["--only", "nope"], "'nope' is no check; there are python, packages"),
         (["--only", "python", "--skip", "python"], "no check is left"),
         (["--bundle", "x.rar"], "must end in .tar.gz or .zip"),
+        (["--only", "pool", "--seconds", "inf"], "--seconds"),
     ],
 )
 def test_wrong_usage_is_told(arguments, why):

@@ -67,6 +67,9 @@ def process(name="a.json", **changes):
     return Document(name, "process", described(**changes))
 
 
+SHAPE = "(2,4,16,8,128):float16:3"
+
+
 def compared(first=None, second=None, what="hash"):
     return compare(what, process(**(first or {})), process("b.json", **(second or {})))
 
@@ -243,6 +246,11 @@ def test_lists_of_slots_keep_their_order():
     assert slots_in("3,0-2, 7", option="--slots") == [3, 0, 1, 2, 7]
 
 
+def test_whole_blocks_are_as_large_as_the_shape_says():
+    report = json.loads(run("plan", "--shape", SHAPE, "--blocks", "3", "--json").stdout)
+    assert (report["blocks"], report["tokens"], report["hashes"]) == (1, 16, 1)
+
+
 @pytest.mark.parametrize(
     ("arguments", "why"),
     [
@@ -254,6 +262,11 @@ def test_lists_of_slots_keep_their_order():
         (["--slots", "0-99999999"], "are too many"),
         (["--blocks", "0-99999"], "slots are too many"),
         (["--blocks", "1", "--bandwidth", "20"], "is no rate"),
+        (["--blocks", "1", "--bandwidth", "20Gb/s"], "'20Gb/s' is in bits"),
+        (["--blocks", "1", "--launch-us", "inf"], "--launch-us"),
+        (["--shape", SHAPE, "--blocks", "4"], "'--blocks': there is no block 4"),
+        (["--shape", SHAPE, "--slots", "64"], "'--slots': there is no block 4"),
+        (["--blocks", "0", "--block-size", "1048576", "--heads", "9" * 20], "than any memory"),
     ],
 )
 def test_wrong_usage_of_plan_is_told(arguments, why):

@@ -254,6 +254,12 @@ def test_a_file_that_is_no_benchmark_is_refused(content, said, tmp_path):
         (["--capacity", "-1"], "is not a size"),
         (["--prefill-tokens-per-second", "5"], "needs --bandwidth"),
         (["--prefix-tokens", "5"], "needs --bandwidth"),
+        (["--fixed-ms", "5"], "needs --bandwidth"),
+        (["--fixed-ms", "inf", "--bandwidth", "1GB/s"], "--fixed-ms"),
+        (["--bandwidth", "1GB/s", "--prefill-tokens-per-second", "inf"], "--prefill"),
+        (["--bandwidth", "100Gb/s"], "'100Gb/s' is in bits"),
+        (["--bandwidth", "100Gbit/s"], "'100Gbit/s' is in bits"),
+        (["--heads", "9" * 20], "'--block-size': a block of 128 tokens takes"),
         (["--tp", "3"], "cannot share 8 KV heads"),
     ],
 )
