@@ -1,6 +1,7 @@
 """The application `ems-cli` and the one place where failures become exit codes."""
 
 import contextlib
+import errno
 import select
 import sys
 import traceback
@@ -43,6 +44,9 @@ _EXIT_FAILURE = 3
 _EXIT_BUG = 70  # EX_SOFTWARE of sysexits.h
 _EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells count
 _EXIT_CLOSED_PIPE = 141  # 128 + SIGPIPE
+
+_UNWRITABLE = (errno.ENOSPC, errno.EBADF, errno.EIO, errno.EDQUOT)
+"""How writing to stdout fails where a help or a schema is written, not a report."""
 
 # Typer brings its own click since 0.29; both have this ancestor of what a caller did wrong.
 _USAGE_ERROR: type[Exception] = typer.BadParameter.__bases__[0].__bases__[0]
@@ -159,11 +163,20 @@ def _exit_code(run: Callable[[], int | None], sink: Sink) -> int:
         abandon_stdout()
         return _EXIT_CLOSED_PIPE
     except Exception as error:  # noqa: BLE001 - the last place that can give it an exit code
-        traceback.print_exc()
-        return sink.fail("BUG", f"a bug in ems-cli: {error!r}", exit_code=_EXIT_BUG)
+        return _unforeseen(error, sink)
     if code == _EXIT_INTERRUPTED and not sink.has_emitted:
         return sink.fail("INTERRUPTED", "interrupted", exit_code=code)
     return code
+
+
+def _unforeseen(error: Exception, sink: Sink) -> int:
+    """Tell of a bug, or that nothing can be written: a help and a schema do not say it."""
+    if isinstance(error, OSError) and error.errno in _UNWRITABLE and error.filename is None:
+        abandon_stdout()
+        sink.warn(f"Error: the output could not be written: {error.strerror}")
+        return _EXIT_FAILURE
+    traceback.print_exception(error)
+    return sink.fail("BUG", f"a bug in ems-cli: {error!r}", exit_code=_EXIT_BUG)
 
 
 def _refused(error: Any, sink: Sink) -> int:

@@ -4,7 +4,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Generator
-from typing import TYPE_CHECKING, Any, TextIO, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TextIO, TypeVar
 
 from ems.common.exception import EmsException
 from ems_cli.render.as_json import error_json, report_json
@@ -14,6 +14,8 @@ if TYPE_CHECKING:  # rich takes longer to import than most commands to run
     from rich.console import Console, RenderableType
 
 Report = TypeVar("Report")
+
+_USUAL_WIDTH: Final = 80
 
 
 def report_console(file: TextIO, *, width: int | None = None) -> "Console":
@@ -25,7 +27,10 @@ def report_console(file: TextIO, *, width: int | None = None) -> "Console":
     """
     from rich.console import Console  # noqa: PLC0415 - see above
 
-    return Console(file=file, width=width, markup=False, emoji=False, highlight=False)
+    console = Console(file=file, width=width, markup=False, emoji=False, highlight=False)
+    if console.width < 1:  # COLUMNS=0, as some terminals say that know no width
+        console.width = _USUAL_WIDTH
+    return console
 
 
 class Sink:

@@ -190,6 +190,52 @@ def test_control_c_ends_a_process_with_130():
     assert (child.returncode, stderr) == (130, "Error: interrupted\n")
 
 
+@pytest.mark.parametrize(
+    "what",
+    [
+        "class Late:\n    def __del__(self):\n        raise KeyboardInterrupt\nLate()",
+        "import signal\nsignal.raise_signal(signal.SIGINT)",
+    ],
+    ids=["in a finalizer", "at any other time"],
+)
+def test_control_c_is_not_lost(what):
+    code = (
+        "import time, ems_cli.app as place, ems_cli.__main__ as cli\n"
+        f"def wait():\n    exec({what!r})\n    time.sleep(50)\n"
+        "place.app = place.create_app([wait, wait])\n"
+        "cli.sys.argv[1:] = ['wait']\n"
+        "cli.main()"
+    )
+    result = process([sys.executable, "-c", code], capture_output=True)
+    assert (result.returncode, result.stderr) == (130, "Error: interrupted\n")
+
+
+def test_control_c_while_the_commands_are_imported_is_one_line():
+    code = (
+        "import sys, ems_cli.__main__ as cli\n"
+        "class Finder:\n"
+        "    def find_spec(self, name, *_):\n"
+        "        if name == 'ems_cli.app':\n"
+        "            raise KeyboardInterrupt\n"
+        "sys.meta_path.insert(0, Finder())\n"
+        "cli.main()"
+    )
+    result = process([sys.executable, "-c", code], capture_output=True)
+    assert (result.returncode, result.stderr) == (130, "Error: interrupted\n")
+
+
+@pytest.mark.parametrize("arguments", [["plan"], ["plan", "--json"], ["plan", "--help"], ["-h"]])
+def test_a_stdout_that_is_closed_is_one_line(arguments):
+    result = process(["sh", "-c", 'exec "$@" >&-', "sh", *PRODUCT], *arguments, stderr=-1)
+    assert result.returncode == 3
+    assert re.fullmatch(r"Error: the \w+ could not be written: Bad file .*\n", result.stderr)
+
+
+def test_a_stderr_that_is_closed_leaves_the_exit_code():
+    result = process(["sh", "-c", 'exec "$@" 2>&-', "sh", *PRODUCT], "plan", "--layers", "0")
+    assert result.returncode == 2
+
+
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 @pytest.mark.parametrize("arguments", [["talk", "--lines", "100000"], ["talk"], ["talk", "--help"]])
 def test_a_closed_pipe_ends_quietly(arguments, unbuffered, monkeypatch):
@@ -211,6 +257,14 @@ def test_a_full_disk_is_one_line():
     assert result.stderr == (
         "Error: the report could not be written: No space left on device (EMS_INTERNAL_ERROR)\n"
     )
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full to be full")
+@pytest.mark.parametrize("what", ["--help", "--json-schema"])
+def test_a_full_disk_is_no_bug_of_a_help_or_a_schema(what):
+    with Path("/dev/full").open("w") as full:
+        result = process(PRODUCT, "plan", what, stdout=full, stderr=subprocess.PIPE)
+    assert (result.returncode, "Traceback" in result.stderr) == (3, False)
 
 
 def test_an_encoding_without_the_letters_of_a_path_is_no_failure():

@@ -125,6 +125,12 @@ def test_columns_decides_the_width(capsys, monkeypatch):
     assert {len(line) for line in capsys.readouterr().out.splitlines()} == {40}
 
 
+def test_a_width_of_nothing_is_none(capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "0")
+    Sink().emit(Report("word " * 30), lambda report: table_of(report.value))
+    assert {len(line) for line in capsys.readouterr().out.splitlines()} == {80}
+
+
 @pytest.mark.parametrize("refused", [True, False])
 def test_no_color_is_honoured_on_a_terminal(monkeypatch, refused):
     for name in ("NO_COLOR", "FORCE_COLOR", "COLORTERM"):
