@@ -139,7 +139,9 @@ CHECKS: Final[Mapping[str, _Check]] = {
     "log-dir": lambda on: doctor_ems.check_log_dir(on.environment, on.user),
     "hash-seed": lambda on: doctor_software.check_hash_seed(on.environment),
     "task-queue": lambda on: doctor_software.check_task_queue(on.environment),
-    "simulator": lambda on: doctor_ems.check_simulator(on.environment, cann=on.cann),
+    "simulator": lambda on: doctor_ems.check_simulator(
+        on.environment, cann=on.cann, said=lambda: on.npu.ran.err
+    ),
 }
 """Every check by its name."""
 

@@ -2,7 +2,7 @@
 
 import os
 import stat
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final
 
@@ -16,8 +16,10 @@ from ems_cli.diagnostics.steps import Steps
 _LOG: Final = "/var/log/ems"
 _DEFAULT_NBYTES: Final = 8 << 30
 _STEPS: Final = ("opened", "answers", "stored", "read back", "removed")
+_PREFIX: Final = "EMS_SIM_"
+_REFUSED: Final = f"ems.simulator: {_PREFIX}"
 _SIMULATOR: Final = frozenset(
-    "EMS_SIM_" + name
+    _PREFIX + name
     for name in (
         *("DEVICES", "MEMORY", "ACCOUNT", "STREAM_DEPTH", "STICKY", "POISON", "SOC", "VERSION"),
         *("LOG", "TRACE", "FAIL_COPY", "FAIL_LAUNCH", "DELAY", "GBPS", "GBPS_H2D", "GBPS_D2H"),
@@ -82,8 +84,13 @@ def check_pool(steps: Steps) -> Finding:
     return failed("pool", masked(f"not {next_step}: {steps.end()}"), wanted, fix)
 
 
-def check_simulator(environment: Mapping[str, str], *, cann: str | None) -> Finding:
-    """Return which variables of the simulated NPU are set, and whether they exist."""
+def check_simulator(
+    environment: Mapping[str, str], *, cann: str | None, said: Callable[[], str] = str
+) -> Finding:
+    """Return which variables of the simulated NPU are set, and whether it takes them.
+
+    `said` returns what it wrote when it started: a value that it does not understand, too.
+    """
     name = "simulator"
     given = {key: value for key, value in environment.items() if key.startswith("EMS_SIM_")}
     wanted = "variables that `pydoc ems.simulator` lists; none beside a real NPU"
@@ -95,6 +102,10 @@ def check_simulator(environment: Mapping[str, str], *, cann: str | None) -> Find
         return failed(name, f"{found}: {unknown[0]} does not exist", wanted, f"unset {unknown[0]}")
     if cann == "real":
         return warned(name, f"{found}: without effect on a real NPU", wanted, "unset them")
+    refused = [line for line in said().splitlines() if line.startswith(_REFUSED)]
+    if refused:
+        told = refused[0].removeprefix(_REFUSED)
+        return failed(name, f"{_PREFIX}{told}", wanted, "mend the value, or unset it")
     return passed(name, found, wanted)
 
 

@@ -410,6 +410,18 @@ def test_simulator(environment, cann, outcome):
     assert doctor_ems.check_simulator(environment, cann=cann).outcome is outcome
 
 
+def test_a_value_that_the_simulator_does_not_understand_fails():
+    environment = {"EMS_SIM_DEVICES": "x", "EMS_SIM_MEMORY": "1GiB"}
+    said = "other\nems.simulator: EMS_SIM_DEVICES=x is not understood\n"
+    found = doctor_ems.check_simulator(environment, cann="absent", said=lambda: said)
+    assert (found.outcome, found.found) == (FAIL, "EMS_SIM_DEVICES=x is not understood")
+
+
+def test_a_setting_of_the_simulator_is_really_tried():
+    result = run("--only", "simulator", EMS_SIM_DEVICES="x")
+    assert (result.exit_code, "EMS_SIM_DEVICES=x is not understood" in said(result)) == (1, True)
+
+
 def test_the_variables_of_the_simulator_are_those_it_documents():
     words = f"{simulator.__doc__} {control.__doc__}".replace(",", " ").replace(";", " ").split()
     for name in doctor_ems._SIMULATOR:
