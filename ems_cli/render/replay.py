@@ -121,7 +121,11 @@ def _chart(report: ReplayReport) -> Table:
         size = run.capacity_nbytes
         name = f"{run.capacity_blocks} blocks" if size is None else format_nbytes(size)
         table.add_row(name, Text(_bar(run.hit_share / most), style="cyan"), _rate(run.hit_share))
-    table.add_row("endless", Text(_bar(1.0), style="green"), _rate(report.ceiling_hit_share))
+    table.add_row(
+        "endless",
+        Text(_bar(report.ceiling_hit_share / most), style="green"),
+        _rate(report.ceiling_hit_share),
+    )
     return table
 
 

@@ -270,6 +270,15 @@ def test_wrong_usage_is_told(file, arguments, why):
     assert (result.exit_code, why in said(result)) == (2, True)
 
 
+def test_nothing_is_drawn_where_nothing_is_hit(tmp_path):
+    report = replayed(write(tmp_path, line(512, [1])), 1)
+    _, _, chart = printed(replay_text(report)).partition("Chart")
+    assert [row.split() for row in chart.splitlines()[1:3]] == [
+        ["1", "blocks", "0.0%"],
+        ["endless", "0.0%"],
+    ]
+
+
 def test_the_report_looks_like_this_at_80_columns(file):
     entry = Entry("built-in deepseek-v3", 35979264, 70272.0)
     report = replay_trace(read_trace(file, None), "trace.jsonl", entry, capacities=[2, 4, 9])
