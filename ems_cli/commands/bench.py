@@ -40,13 +40,17 @@ def bench(  # noqa: PLR0913 - groups of options
         option = "--submit" if kind.submit else "--suite"
         _refuse_own_cache(cache, how, option)
         _refuse_baselines(kind, option)
+        if kind.submit:
+            _refuse_suites_own(kind)
         (_submission if kind.submit else _suite)(sink, where, how, kind)
         return
-    if kind.quick:
-        raise BadInput("it belongs to --suite", option="--quick")
+    _refuse_suites_own(kind)
     points = _points(cache, how)
+    _refuse_unwritable(kind.save_baseline)
     before = _baseline(kind.baseline, len(points))
     running, wanted = _started(sink, cache, where, how)
+    if kind.baseline is not None:
+        _refuse_unlike(kind.baseline, before or [], wanted, points)
     if len(points) == 1:
         _one(sink, running, wanted, points[0], before=before, kind=kind)
     else:
@@ -115,10 +119,14 @@ def _one(  # noqa: PLR0913 - what is measured, and what becomes of it
         report = bench_at(replace(running, advance=lambda: advance(1)), wanted, point)
     if before is not None and kind.baseline is not None:
         report = _compared(kind.baseline, before[0], report)
-    _keep(sink, kind.save_baseline, report)
     from ems_cli.render.bench import bench_text  # noqa: PLC0415 - rich
 
-    _end(sink, report, lambda seen: bench_text(seen, details=kind.details))
+    _end(
+        sink,
+        report,
+        lambda seen: bench_text(seen, details=kind.details),
+        keep=kind.save_baseline,
+    )
 
 
 def _sweep(  # noqa: PLR0913 - as above
@@ -142,14 +150,16 @@ def _sweep(  # noqa: PLR0913 - as above
             return _compared(kind.baseline, left.pop(0), report)
 
         report = sweep_on(running, wanted, points, done=done)
-    _keep(sink, kind.save_baseline, report)
     from ems_cli.render.bench_sweep import sweep_text  # noqa: PLC0415 - rich
 
-    _end(sink, report, sweep_text)
+    _end(sink, report, sweep_text, keep=kind.save_baseline)
 
 
-def _end(sink: Sink, report: Any, as_text: Callable[[Any], Any]) -> None:
+def _end(
+    sink: Sink, report: Any, as_text: Callable[[Any], Any], *, keep: Path | None = None
+) -> None:
     sink.emit(report, as_text)
+    _keep(sink, keep, report)
     if report.ended == "interrupted":
         raise typer.Exit(_EXIT_INTERRUPTED)
     if report.failure is not None:
@@ -170,6 +180,19 @@ def _baseline(file: Path | None, points: int) -> list[Any] | None:
     return list(before)
 
 
+def _refuse_unlike(
+    file: Path, before: list[Any], wanted: "Wanted", points: "tuple[Point, ...]"
+) -> None:
+    """Refuse a baseline that cannot be compared, before anything takes long."""
+    from ems_cli.diagnostics.bench_compare import refuse_unlike  # noqa: PLC0415
+    from ems_cli.diagnostics.bench_sweep import prepared  # noqa: PLC0415
+    from ems_cli.render.as_json import plain  # noqa: PLC0415
+
+    for one, point in zip(before, points, strict=True):
+        settings, _ = prepared(wanted, point)
+        refuse_unlike(file, one, plain(settings))
+
+
 def _compared(file: Path, before: Any, report: "BenchReport") -> "BenchReport":
     from ems_cli.diagnostics.bench_compare import comparison_of  # noqa: PLC0415
     from ems_cli.render.as_json import plain  # noqa: PLC0415
@@ -177,6 +200,13 @@ def _compared(file: Path, before: Any, report: "BenchReport") -> "BenchReport":
     if report.ended != "complete":
         return report
     return replace(report, comparison=comparison_of(file, before, plain(report)))
+
+
+def _refuse_unwritable(file: Path | None) -> None:
+    """Refuse a place that cannot be written, before anything takes long."""
+    if file is not None and (file.is_dir() or not file.absolute().parent.is_dir()):
+        why = "it is a folder" if file.is_dir() else "its folder does not exist"
+        raise BadInput(f"{file} cannot be written: {why}", option="--save-baseline")
 
 
 def _keep(sink: Sink, file: Path | None, report: Any) -> None:
@@ -202,9 +232,23 @@ def _refuse_own_cache(cache: BenchShapeOptions, how: RunOptions, option: str) ->
         raise BadInput("--suite measures one pool at a time", option="--pool")
 
 
+def _refuse_suites_own(kind: KindOptions) -> None:
+    for option, given in (
+        ("--suite", kind.suite),
+        ("--quick", kind.quick),
+        ("--memory", kind.memory != KindOptions().memory),
+    ):
+        if given:
+            why = (
+                "give it or --submit, not both" if option == "--suite" else "it belongs to --suite"
+            )
+            raise BadInput(why, option=option)
+
+
 def _refuse_baselines(kind: KindOptions, option: str) -> None:
+    given = "--baseline" if kind.baseline is not None else "--save-baseline"
     if kind.baseline is not None or kind.save_baseline is not None:
-        raise BadInput("its figures have goals of their own; drop --baseline", option=option)
+        raise BadInput(f"its figures have goals of their own; drop {given}", option=option)
 
 
 def _submission(sink: Sink, where: DeviceOptions, how: RunOptions, _kind: KindOptions) -> None:

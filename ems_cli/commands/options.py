@@ -239,7 +239,9 @@ def numbers_of(text: str, *, option: str) -> tuple[int, ...]:
     parts = [part.strip() for part in text.split(",")]
     wrong = [one for one in parts if not _is_number(one)]
     if wrong:
-        raise BadInput(f"{shown(wrong[0])} is no number above 0; write 16,64,128", option=option)
+        raise BadInput(
+            f"{shown(wrong[0])} is no number from 1 to {_MOST - 1}; write 16,64,128", option=option
+        )
     return tuple(dict.fromkeys(int(part) for part in parts))
 
 

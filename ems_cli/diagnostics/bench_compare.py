@@ -2,12 +2,13 @@
 
 import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any, Final, Literal
 
 from ems_cli.diagnostics.bad_input import BadInput
+from ems_cli.diagnostics.machine import machine
 from ems_cli.diagnostics.statistic import rank_p_value, ratio_interval
 from ems_cli.diagnostics.typed import check_types, of_this_version
 
@@ -78,6 +79,23 @@ def read_baseline(file: Path) -> list[Mapping[str, Any]]:
     return reports
 
 
+def refuse_unlike(file: Path, before: Mapping[str, Any], settings: Mapping[str, Any]) -> None:
+    """Return if a saved benchmark is of this computer and of `settings`, as JSON has them.
+
+    So much is known before anything is measured; `comparison_of` looks at the rest.
+
+    Raises:
+        BadInput: it is not; the first field that differs is named.
+    """
+    here: dict[str, Any] = {
+        "simulated": before.get("simulated"),
+        "machine": asdict(machine()),
+        "devices": [],
+    }
+    with of_this_version(str(file), option=_OPTION):
+        check_alike({**before, "devices": []}, {**here, "settings": settings})
+
+
 def _is_report(one: Any) -> bool:
     return isinstance(one, dict) and {"devices", "settings", "machine"} <= one.keys()
 
@@ -134,16 +152,27 @@ def _conditions(report: Mapping[str, Any]) -> dict[str, Any]:
         found[f"devices[{at}].device_name"] = device["device_name"]
         shape = {name: value for name, value in device["shape"].items() if name != "notes"}
         found |= {f"devices[{at}].shape.{name}": value for name, value in shape.items()}
+    found["devices"] = len(report["devices"])
     return found
 
 
 def _changes(before: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[Change]:
     for then, current in zip(before["devices"], now["devices"], strict=True):
         for name in _LIBRARY:
-            if name in then["operations"] and name in current["operations"]:
-                runs = [one["operations"][name]["runs"] for one in (then, current)]
-                if _rates(runs[0]) and _rates(runs[1]):
-                    yield change_of(current["device"], name, runs[0], runs[1])
+            before_runs, runs = (_runs(one["operations"], name) for one in (then, current))
+            if _rates(runs) and not _rates(before_runs):
+                raise BadInput(
+                    f"{current['device']}: it has no runs of {name}, so nothing tells whether that"
+                    " is slower",
+                    option=_OPTION,
+                )
+            if _rates(runs):
+                yield change_of(current["device"], name, before_runs, runs)
+
+
+def _runs(operations: Mapping[str, Any], name: str) -> Sequence[Mapping[str, Any]]:
+    found: Sequence[Mapping[str, Any]] = operations[name]["runs"] if name in operations else ()
+    return found
 
 
 def change_of(

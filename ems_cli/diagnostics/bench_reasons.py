@@ -36,8 +36,12 @@ def reasons_of(
     others_cpu_share: float | None,
     *,
     noise: HostNoise | None = None,
+    given_runs: bool = False,
 ) -> tuple[str, ...]:
-    """Return the likely reasons for what is low or doubtful, the strongest first."""
+    """Return the likely reasons for what is low or doubtful, the strongest first.
+
+    `given_runs` are those that the caller chose: no time allows more of them.
+    """
     figures = {name: operation.figures for name, operation in operations.items()}
     if not figures:
         return ()
@@ -49,7 +53,8 @@ def reasons_of(
         and share < LOW_SHARE
     }
     busy = noise is not None and noise.busy
-    found = [*_noise(noise), *_doubts(figures, others_cpu_share, busy=busy)]
+    more = "more --runs tell more" if given_runs else "--seconds N allows more"
+    found = [*_noise(noise), *_doubts(figures, others_cpu_share, busy=busy, more=more)]
     if low:
         worst = min(low, key=lambda name: low[name])
         reasons = list(_low(figures, spans, worst))
@@ -104,7 +109,7 @@ def _noise(noise: HostNoise | None) -> Iterator[str]:
 
 
 def _doubts(
-    figures: Mapping[str, Figures], others_cpu_share: float | None, *, busy: bool
+    figures: Mapping[str, Figures], others_cpu_share: float | None, *, busy: bool, more: str
 ) -> Iterator[str]:
     if not busy and others_cpu_share is not None and others_cpu_share > BUSY_SHARE:
         yield (
@@ -126,7 +131,7 @@ def _doubts(
         name = max(loose, key=lambda name: loose[name])
         yield (
             f"not tight: the median of {_named([name])} is known to ±{loose[name]:.0%} "
-            f"only after {figures[name].runs} runs; --seconds N allows more"
+            f"only after {figures[name].runs} runs; {more}"
         )
     above = [name for name, one in figures.items() if (one.ceiling_share or 0) > _ABOVE]
     if above:

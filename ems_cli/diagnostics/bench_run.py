@@ -174,7 +174,13 @@ def _device(bench: Bench, measured: _Measured, settings: Settings) -> DeviceBenc
             others_cpu_share=others,
             busy=bench.noise is not None and bench.noise.busy,
         ),
-        reasons_of(operations, measured.span_facts, others, noise=bench.noise),
+        reasons_of(
+            operations,
+            measured.span_facts,
+            others,
+            noise=bench.noise,
+            given_runs=settings.runs is not None,
+        ),
     )
 
 

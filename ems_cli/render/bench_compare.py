@@ -34,5 +34,10 @@ def comparison_text(comparison: Comparison) -> Iterator[RenderableType]:
     slower = sum(change.verdict == "SLOWER" for change in comparison.changes)
     if comparison.regressed:
         yield Text(f"Regression: {slower} of {len(comparison.changes)} slower", style="bold red")
+        return
+    few = sum(change.verdict == "too few runs" for change in comparison.changes)
+    if few:
+        told = f"Not known: too few runs in {few} of {len(comparison.changes)}, then or now"
+        yield Text(told, style="yellow")
     else:
         yield Text("No regression", style="green")

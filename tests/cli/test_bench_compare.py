@@ -2,10 +2,12 @@ import json
 from copy import deepcopy
 
 import pytest
+from cli_text import printed
 
 from ems_cli.diagnostics.bad_input import BadInput
 from ems_cli.diagnostics.bench_compare import change_of, comparison_of, read_baseline
 from ems_cli.diagnostics.statistic import rank_p_value, ratio_interval
+from ems_cli.render.bench_compare import comparison_text
 
 STEADY = [0.0100, 0.0101, 0.0099, 0.0102, 0.0100, 0.0098, 0.0101, 0.0100, 0.0099, 0.0103] * 2
 NBYTES = 100_000_000
@@ -111,6 +113,7 @@ def changed(*path, to):
         (("devices", 0, "shape", "block_size"), 64, "devices[0].shape.block_size was 128"),
         (("simulated",), False, "simulated was true and is false"),
         (("devices",), [], "devices[0].device was"),
+        (("devices",), REPORT["devices"] * 2, "devices was 1 and is 2"),
     ],
 )
 def test_unlike_reports_are_refused_with_the_field_that_differs(tmp_path, path, to, named):
@@ -137,6 +140,21 @@ def test_a_slower_operation_is_a_regression(tmp_path):
     path = ("devices", 0, "operations", "save", "runs")
     found = comparison_of(tmp_path, REPORT, changed(*path, to=runs(slowed(STEADY, 1.2))))
     assert found.regressed
+
+
+@pytest.mark.parametrize("operations", [{}, {"save": {"runs": []}}])
+def test_a_baseline_without_runs_of_what_is_measured_is_no_pass(tmp_path, operations):
+    before = changed("devices", 0, "operations", to=operations)
+    with pytest.raises(BadInput, match="npu:0: it has no runs of save"):
+        comparison_of(tmp_path, before, REPORT)
+
+
+def test_a_handful_of_runs_is_not_called_no_regression(tmp_path):
+    path = ("devices", 0, "operations", "save", "runs")
+    few = changed(*path, to=runs(slowed(STEADY[:2], 1.6)))
+    text = "".join(map(printed, comparison_text(comparison_of(tmp_path, REPORT, few))))
+    assert "Not known: too few runs in 1 of 1" in text
+    assert "No regression" not in text
 
 
 @pytest.mark.parametrize("content", ["[]", "{}", "no", '{"points": []}', '{"points": [3]}'])

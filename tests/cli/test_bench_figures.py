@@ -205,6 +205,15 @@ def test_labels_name_what_makes_a_figure_doubtful():
     )
 
 
+@pytest.mark.parametrize(
+    ("given", "told"), [(True, "more --runs tell more"), (False, "--seconds N allows more")]
+)
+def test_more_time_is_no_advice_where_the_runs_are_given(given, told):
+    loose = operation_of([], [run(0.02 + at / 100) for at in range(10)])
+    found = reasons_of({SAVE: loose}, SpanFacts(1, MIB, MIB, MIB), 0.0, given_runs=given)
+    assert any(one.endswith(f"only after 10 runs; {told}") for one in found)
+
+
 def reasons(*, span=32 << 10, others=0.0, **operations):
     made = {name: operation_of([], runs) for name, runs in operations.items()}
     return reasons_of(made, SpanFacts(10, span, span, span), others)

@@ -151,6 +151,13 @@ def test_what_was_kept_is_no_regression_of_itself(tmp_path):
     assert other.exit_code == 2
     message = json.loads(other.stdout)["error"]["message"]
     assert "settings.blocks_per_call was 4 and is 5" in message
+    assert "the cache takes" not in other.stderr  # refused before anything is measured
+
+
+def test_the_figures_are_shown_where_they_cannot_be_kept():
+    result = bench("--blocks", "4", "--runs", "1", "--save-baseline", "/dev/full")
+    assert (result.exit_code, "Verified: " in result.stdout) == (2, True)
+    assert "/dev/full cannot be written: No space left on device" in result.stderr
 
 
 def test_what_is_not_verified_is_called_so():
@@ -272,10 +279,15 @@ def test_an_interrupt_before_the_first_run_has_no_report(monkeypatch):
             "larger than --blocks",
         ),
         (["--blocks", "16", "--miss-ratio", "1"], "--miss-ratio", "nothing moves"),
-        (["--block-size", "16,x"], "--block-size", "'x' is no number above 0"),
+        (["--block-size", "16,x"], "--block-size", "'x' is no number from 1 to 16777215"),
         (["--order", "sorted"], "--order", "neither random nor sequential"),
         (["--together"], "--together", "more than one"),
+        (["--block-size", "16777216"], "--block-size", "is no number from 1 to 16777215"),
         (["--quick"], "--quick", "--suite"),
+        (["--memory", "1GiB"], "--memory", "--suite"),
+        (["--seconds", "inf"], "--seconds", "86400"),
+        (["--save-baseline", "/"], "--save-baseline", "/ cannot be written: it is a folder"),
+        (["--save-baseline", "/no/f"], "--save-baseline", "its folder does not exist"),
         (["--baseline", "/nowhere"], "--baseline", "cannot read"),
         (["--groups", "0-1:8"], "--groups", "group 0 stores at most 8"),
         (["--blocks", "16", "--devices", "99"], "--devices", "npu:99 does not exist"),
