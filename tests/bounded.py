@@ -3,6 +3,8 @@
 import threading
 from contextlib import contextmanager
 
+import pytest
+
 PATIENCE = 60
 """Seconds; far beyond what any of it takes on a busy computer."""
 
@@ -54,3 +56,15 @@ def repeating(*calls):
     assert not any(thread.is_alive() for thread in threads)
     if failures:
         raise failures[0]
+
+
+@contextmanager
+def without_threads():
+    """Let no thread start within the block, as where a container's limit is reached."""
+
+    def refused(thread):
+        raise RuntimeError("can't start new thread")
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refused)
+        yield

@@ -47,8 +47,12 @@ class Transfer:
             )
             for direction in Direction
         ]
-        for worker in self._workers:
-            worker.start()
+        try:
+            for worker in self._workers:
+                worker.start()
+        except BaseException:
+            self._order.close()  # which ends those that run
+            raise
 
     def submit(self, direction: Direction, parts: Sequence[Part], option: CcKvOption) -> Outcome:
         """Start a request and return at once.

@@ -3,6 +3,7 @@ import threading
 import time
 
 import pytest
+from bounded import without_threads
 from contracts.host_memory import MappedMemory, ScarceMemory
 from contracts.pool_engine import (
     ENTRY_NBYTES,
@@ -230,6 +231,13 @@ def test_misses_are_not_logged(open_lmdb, caplog):
     for name in range(1000):
         load(pool, name)
     assert caplog.records == []
+
+
+def test_health_for_which_there_is_no_thread_is_asked_again(open_lmdb):
+    pool = open_lmdb()
+    with without_threads(), pytest.raises(PoolUnavailable, match="no thread"):
+        pool.check_health(deadline=soon())
+    pool.check_health(deadline=soon())
 
 
 def test_a_probe_of_health_leaves_no_trace(open_lmdb):

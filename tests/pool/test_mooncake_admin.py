@@ -1,16 +1,20 @@
-"""The master's HTTP port, played by a server of this process."""
+"""What needs Mooncake's package, and no cluster: the master's HTTP port, the way to a master."""
 
 import threading
+import time
 from contextlib import closing
 from http.server import BaseHTTPRequestHandler, HTTPServer
 
 import pytest
+from bounded import within, without_threads
+from contracts.host_memory import MappedMemory
 
 from ems.common.exception import PoolUnavailable
 
 pytest.importorskip("mooncake")
 
 from ems.pool.mooncake.admin import Admin
+from ems.pool.registry import open_pool
 
 
 @pytest.fixture
@@ -53,3 +57,11 @@ def test_a_port_of_somebody_else_makes_the_pool_unavailable_and_is_no_fault(answ
         with pytest.raises(PoolUnavailable, match="is that the master's --metrics_port"):
             admin.locate(["a"], deadline=None)
         assert admin.figures() == {}
+
+
+def test_a_connection_for_which_there_is_no_thread_is_tried_again():
+    with closing(open_pool("mooncake://127.0.0.1:1", MappedMemory())) as pool:
+        with without_threads(), pytest.raises(PoolUnavailable, match="no thread"):
+            pool.lookup(["a"])
+        with pytest.raises(PoolUnavailable, match="does not accept connections"):
+            within(lambda: pool.lookup(["a"], deadline=time.monotonic() + 10))

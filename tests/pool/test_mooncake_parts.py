@@ -5,6 +5,7 @@ import threading
 import time
 
 import pytest
+from bounded import without_threads
 from contracts.host_memory import MappedMemory
 
 from ems.common.exception import InvalidArgument, PoolUnavailable, RequestTimeout
@@ -182,6 +183,13 @@ def test_a_deadline_that_has_passed_makes_no_call():
             undo=lambda: undone.append(1),
         )
     assert (made, undone) == ([], [1])
+
+
+def test_a_call_for_which_there_is_no_thread_is_refused_and_undone():
+    undone = []
+    with without_threads(), pytest.raises(PoolUnavailable, match="no thread"):
+        Calls("here").run(lambda: 7, doing="it", deadline=soon(), undo=lambda: undone.append(1))
+    assert undone == [1]
 
 
 def test_while_a_call_hangs_others_are_refused_at_once_until_it_returns(monkeypatch):

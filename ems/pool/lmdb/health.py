@@ -7,6 +7,7 @@ import time
 
 from ems.common.exception import PoolUnavailable
 from ems.pool.lmdb.home import Home
+from ems.pool.threads import started
 
 _PROBE_NBYTES = 64
 
@@ -29,9 +30,13 @@ class Health:
         """
         with self._lock:
             if self._done.is_set():
-                self._done.clear()
                 self._failure = None
-                threading.Thread(target=self._probe, name="ems-lmdb-health", daemon=True).start()
+                self._done.clear()
+                try:
+                    started(self._probe, name="ems-lmdb-health")
+                except BaseException:
+                    self._done.set()
+                    raise
         left = None if deadline is None else max(0.0, deadline - time.monotonic())
         if not self._done.wait(left):
             raise PoolUnavailable(

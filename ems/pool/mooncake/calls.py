@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Any, Generic, TypeVar
 
 from ems.common.exception import PoolUnavailable, RequestTimeout
+from ems.pool.threads import started
 
 _T = TypeVar("_T")
 
@@ -91,13 +92,13 @@ class Calls:
         seconds = _LONGEST_SECONDS
         if deadline is not None:
             seconds = min(seconds, deadline - time.monotonic())
+        call = _Call(work, undo)
         try:
             self._refuse_hopeless(doing, seconds)
+            started(call.run, name="ems-mooncake")
         except BaseException:
             undo()
             raise
-        call = _Call(work, undo)
-        threading.Thread(target=call.run, name="ems-mooncake", daemon=True).start()
         if call.wait(seconds):
             return call.result()
         with self._lock:

@@ -7,6 +7,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TypeVar
 from uuid import uuid4
@@ -20,6 +21,7 @@ from ems.pool.mooncake.health import HEALTH_NBYTES, Health
 from ems.pool.mooncake.library import Library
 from ems.pool.mooncake.settings import MooncakeSettings
 from ems.pool.staging import Staging
+from ems.pool.threads import started
 
 _LOG = logging.getLogger(__name__)
 _T = TypeVar("_T")
@@ -131,9 +133,8 @@ class Connection:
             seconds = _CLOSE_SECONDS if self._link else _CLOSE_UNCONNECTED_SECONDS
             self._changed.notify_all()
         if first:
-            thread = threading.Thread(target=self._leave, name="ems-mooncake-close", daemon=True)
-            thread.start()
-            thread.join(seconds)
+            with suppress(PoolUnavailable):  # without a thread it is left when the process ends
+                started(self._leave, name="ems-mooncake-close").join(seconds)
 
     def _leave(self) -> None:
         with self._changed:
@@ -170,11 +171,9 @@ class Connection:
                 return self._link
             just_failed = time.monotonic() < self._failed_at + _RETRY_SECONDS
             if not self._connecting and not just_failed:
-                self._connecting = True
                 self._failure = None
-                threading.Thread(
-                    target=self._connect, name="ems-mooncake-connect", daemon=True
-                ).start()
+                started(self._connect, name="ems-mooncake-connect")
+                self._connecting = True
             while self._connecting and not self.closed:
                 left = None if deadline is None else deadline - time.monotonic()
                 if left is not None and left <= 0:
