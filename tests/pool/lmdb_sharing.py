@@ -1,5 +1,6 @@
 """What processes do that share an LMDB pool in tests. Importing this does not import torch."""
 
+import fcntl
 import hashlib
 import os
 import random
@@ -146,6 +147,14 @@ def stall_in_a_transaction(path, ready):
 
     with pool._home.shards() as shards:
         shards._shards[0]._transactions.write(stall)
+
+
+def use_as(pid, path, ready):
+    """Be known to the pool as the process with this pid, as one of another container can be."""
+    with (path / "0.mdb-lock").open("r+b") as file:
+        fcntl.lockf(file, fcntl.LOCK_EX, 1, pid)
+        ready.set()
+        time.sleep(600)
 
 
 def read_for_ever(path, ready):

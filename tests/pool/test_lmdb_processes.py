@@ -5,6 +5,7 @@ import signal
 import threading
 import time
 from contextlib import contextmanager
+from functools import partial
 from multiprocessing import get_context
 
 import pytest
@@ -20,6 +21,7 @@ from lmdb_sharing import (
     save_own_then_load_all,
     save_there,
     stall_in_a_transaction,
+    use_as,
     write_until_killed,
     wrong_contents,
 )
@@ -239,6 +241,14 @@ def test_while_someone_who_opens_the_pool_has_stopped_nobody_waits_for_it_withou
         within(open_lmdb)
     os.close(descriptor)
     open_lmdb()
+
+
+def test_a_process_of_another_container_with_the_same_pid_is_named(lmdb_path, open_lmdb):
+    open_lmdb().close()
+    refused = pytest.raises(PoolUnavailable, match=rf"with this one's pid, {os.getpid()}, which")
+    with stuck_process(partial(use_as, os.getpid()), lmdb_path), refused:
+        open_lmdb()
+    save(open_lmdb(), "a")
 
 
 def test_a_writer_that_is_stopped_for_a_while_is_waited_for(lmdb_path, open_lmdb):

@@ -1,5 +1,6 @@
 """Reads and writes of one LMDB file: what fails is reported, what finds no room is tried again."""
 
+import os
 import struct
 import time
 from collections.abc import Callable, Iterator
@@ -47,20 +48,7 @@ class Transactions:
         with self._reported(), ExitStack() as undo:
             self._writer = WriterLock(path.with_suffix(".mdb-writer"))
             undo.callback(self._writer.close)
-            self.environment = lmdb.open(
-                str(path),
-                map_size=nbytes,
-                subdir=False,
-                mode=0o600,
-                max_dbs=8,
-                max_readers=_MAX_READERS,
-                writemap=True,
-                map_async=True,
-                sync=False,
-                metasync=False,
-                meminit=False,
-                readahead=False,
-            )
+            self.environment = _opened(path, nbytes)
             undo.callback(self.environment.close)
             reserve_space(path, nbytes)
             self.environment.reader_check()
@@ -163,3 +151,27 @@ class Transactions:
 
 class _Full(PoolUnavailable):
     """LMDB found no room in the file."""
+
+
+def _opened(path: Path, nbytes: int) -> lmdb.Environment:
+    try:
+        return lmdb.open(
+            str(path),
+            map_size=nbytes,
+            subdir=False,
+            mode=0o600,
+            max_dbs=8,
+            max_readers=_MAX_READERS,
+            writemap=True,
+            map_async=True,
+            sync=False,
+            metasync=False,
+            meminit=False,
+            readahead=False,
+        )
+    except lmdb.LockError as error:  # LMDB knows its readers by their pids
+        raise PoolUnavailable(
+            f"the pool file {path} is used by another process with this one's pid, {os.getpid()}, "
+            "which must be in another container: have them share their pids (--pid=host), or not "
+            f"the pool: {error}"
+        ) from error
