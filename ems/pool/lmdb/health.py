@@ -31,8 +31,8 @@ class Health:
         with self._lock:
             if self._done.is_set():
                 self._failure = None
-                self._done.clear()
                 try:
+                    self._done.clear()
                     started(self._probe, name="ems-lmdb-health")
                 except BaseException:
                     self._done.set()
