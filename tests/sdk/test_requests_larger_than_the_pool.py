@@ -24,11 +24,12 @@ def folder():
 @pytest.fixture(
     params=[
         ("memory://?capacity={room}MiB&segment=4MiB", 1),
+        ("memory://?capacity={room}MiB&segment=3584KiB", 2),
         ("lmdb://{folder}/pool?capacity={room}MiB&staging=8MiB", 1),
         ("lmdb://{folder}/pool?capacity={room}MiB&staging=8MiB", 3),
         ("tiered+lmdb://{folder}/pool?capacity={room}MiB&staging=8MiB&local=8MiB", 1),
     ],
-    ids=["memory", "lmdb", "lmdb in shards", "tiered"],
+    ids=["memory", "memory in segments with a rest", "lmdb", "lmdb in shards", "tiered"],
 )
 def pool(request, folder, monkeypatch):
     """A pool, and the fewest blocks of one request that it takes; shards do not fill evenly."""
