@@ -11,6 +11,8 @@ from ems.layout.part import Part
 from ems.pool.base import Held, Miss, PoolEngine, TooMuchAtOnce
 from ems.transfer.pipeline import Pipeline
 from ems.transfer.slices import (
+    Wanted,
+    is_cut,
     prefix_of,
     spans_between,
     wanted_of,
@@ -21,7 +23,7 @@ from ems.transfer.slices import (
 class Loading:
     """One load: acquire, copy in, release, slice by slice, up to the first miss.
 
-    Nothing is written at or after the first hash that misses in any layer group.
+    Nothing is written behind the prefix that every layer group can serve.
     """
 
     def __init__(
@@ -40,8 +42,12 @@ class Loading:
     def run(self) -> CcResult:
         """See `Mover.run`."""
         try:
+            end = self._loaded.shape[1]
+            if is_cut(self._parts, self._pool, self._pipeline):
+                end = self._servable()
             for window, slices in windows_of(self._parts, self._pool, self._pipeline):
-                if not self._load_window(window, slices):
+                mine = range(window.start, min(window.stop, end))
+                if not mine or not self._load_window(mine, slices):
                     break
             self._pipeline.finish()
         except BaseException:
@@ -50,6 +56,35 @@ class Loading:
         success = prefix_of(self._parts, self._loaded)
         self._note_fates(success)
         return CcResult(success, self._loaded.shape[1])
+
+    def _servable(self) -> int:
+        """Return how many hashes to ask for where they come window by window.
+
+        What a layer group with a window misses ends a prefix only with what follows it, which is to
+        be seen before anything is written. What goes meanwhile is noticed too late for that.
+        """
+        if all(part.window is None for part in self._parts):
+            return self._loaded.shape[1]
+        wanted = wanted_of(self._parts, range(self._loaded.shape[1]))
+        infos = self._pool.lookup([one.key for one in wanted], deadline=self._deadline)
+        there = np.zeros_like(self._loaded)
+        for one, info in zip(wanted, infos, strict=True):
+            there[one.part, one.at] = info is not None and info.tokens >= one.tokens
+        end = prefix_of(self._parts, there)
+        if absent := [one for one in wanted if one.at == end and not there[one.part, end]]:
+            self._note_why(absent)
+        return end
+
+    def _note_why(self, absent: Sequence[Wanted]) -> None:
+        """Note why entries that are not there are not; a look-up does not tell."""
+        keys, tokens = [one.key for one in absent], [one.tokens for one in absent]
+        for one, answer in zip(
+            absent, self._pool.acquire(keys, tokens, deadline=self._deadline), strict=True
+        ):
+            if isinstance(answer, Miss):
+                self._missed.setdefault(one.at, answer)
+            else:  # it has just been saved
+                self._pool.release([answer])
 
     def _note_fates(self, success: int) -> None:
         fates = self._pipeline.tally.fates
@@ -68,9 +103,10 @@ class Loading:
             if len(window) == 1:
                 raise
             self._pipeline.finish()
-            middle = window[len(window) // 2]
-            halves = range(window.start, middle), range(middle, window.stop)
-            return all(self._load_window(half, [half]) for half in halves)
+            stop, middle = min(window.stop, self._servable()), window[len(window) // 2]
+            halves = range(window.start, min(middle, stop)), range(middle, stop)
+            loaded = all(self._load_window(half, [half]) for half in halves if half)
+            return loaded and stop == window.stop
         try:
             hits = self._usable(window, held)
             for piece in slices:
@@ -88,7 +124,7 @@ class Loading:
         """Return how many hashes of a window are to be loaded.
 
         Where the request is one window, exactly the prefix that every part can serve. Else up to
-        the first hash that a part without a window misses; the result counts exactly all the same.
+        the first hash that a part without a window misses, as `_servable` has looked before.
         """
         if all(len(mine) == len(window) for mine in held):
             return len(window)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import tempfile
 
 import pytest
 import torch
@@ -301,6 +302,30 @@ def test_a_window_may_keep_any_of_the_hashes_also_none(cc, kept):
         full, windowed = block(kv, 4 + at)[:2], block(kv, 4 + at)[2:]
         assert same(full, want[at][:2]) == (at < served)
         assert same(windowed, want[at][2:]) == (at in kept)
+
+
+def test_a_load_in_pieces_writes_nothing_behind_what_every_group_can_serve():
+    # case 29; the pool passes two blocks at a time
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as folder:
+        cc = boot(pool=f"lmdb://{folder}/pool?capacity=8MiB&staging=64KiB")
+        kv = cache(layers=2, blocks=16, shape=(BS, 8, 16))
+        cc.register_kvcache(kv, WINDOWED)
+        hashes = list(range(8))
+        at_first, at_last = ([(BS * at, BS) for at in range(*ends)] for ends in ((8,), (8, 16)))
+        saved = cc.save(hashes=hashes, chunk_descs=[at_first, at_first], option=OPT)
+        assert saved == CcResult(8, 8)
+        for lost in (5, 6, 7):
+            assert remove(cc, 1, lost) == 1
+        want = [block(kv, at) for at in range(8)]
+        poison(kv, *range(8, 16))
+        untouched = [block(kv, at) for at in range(8, 16)]
+        loaded = cc.load(hashes=hashes, chunk_descs=[at_last, at_last], option=OPT)
+        assert loaded == CcResult(5, 8)
+        for at in range(8):
+            assert same(block(kv, 8 + at), want[at] if at < loaded.success else untouched[at])
+        fates = cc.counters()["load"]["hashes_by_fate"]
+        assert (fates["done"], fates["absent"], fates["behind_a_miss"]) == (5, 1, 2)
+        Ems.shutdown()
 
 
 def test_a_load_stops_where_a_group_has_nothing_and_leaves_the_rest_alone(cc):

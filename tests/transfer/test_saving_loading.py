@@ -184,7 +184,7 @@ def test_a_request_begins_with_as_little_as_the_pool_says(world, first, wanted):
 
 
 @pytest.mark.parametrize("first_blocks", [None, 1, 3])
-@pytest.mark.parametrize("window_blocks", [None, 8])
+@pytest.mark.parametrize("window_blocks", [None, 1, 2, 4, 8])
 def test_a_load_of_groups_with_a_window_writes_nothing_behind_its_run(window_blocks, first_blocks):
     world = World(groups=2, window=BLOCK_SIZE)
     world.save(HASHES, SOURCES)
