@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Final
 import typer
 
 from ems_cli.commands.option_groups import with_groups
-from ems_cli.commands.options import EXIT_CODES, OutputOptions, nbytes_of, sink_for
+from ems_cli.commands.options import EXIT_CODES, LONGEST_SECONDS, OutputOptions, nbytes_of, sink_for
 from ems_cli.diagnostics.bad_input import BadInput
 
 if TYPE_CHECKING:  # what costs time to import comes when it is needed
@@ -54,7 +54,12 @@ class ServeOptions:
     ] = "4GiB"
     lease: Annotated[
         int,
-        typer.Option(min=1, metavar="MS", help="How long what was read is not evicted."),
+        typer.Option(
+            min=1,
+            max=LONGEST_SECONDS * 1000,
+            metavar="MS",
+            help="How long what was read is not evicted.",
+        ),
     ] = 2000
 
 

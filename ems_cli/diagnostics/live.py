@@ -3,7 +3,7 @@
 import os
 import platform
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,8 +67,23 @@ def live_report(
         tuple(processes),
         tuple(unreadable),
         tuple(pruned),
-        notes_on(processes),
+        (*notes_on(processes), *_out_of_sight(run_dir)),
     )
+
+
+def _out_of_sight(run_dir: Path) -> Iterator[str]:
+    """Yield why there may be more processes than those that are shown."""
+    try:
+        files = [path.lstat() for path in run_dir.iterdir() if path.suffix == ".json"]
+    except FileNotFoundError:  # nobody has made it, or a file went meanwhile
+        return
+    except OSError as error:
+        yield f"{run_dir} cannot be read: {error.strerror}"
+        return
+    owners = sorted({one.st_uid for one in files} - {os.getuid()})
+    if owners:
+        whose = ", ".join(map(str, owners))
+        yield f"what user {whose} has left is not shown: ems-cli reads only what its own user wrote"
 
 
 def notes_on(processes: Iterable[ProcessFigures]) -> tuple[str, ...]:

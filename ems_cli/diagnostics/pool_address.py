@@ -1,6 +1,7 @@
 """Which pool is meant, and how to open it without changing it."""
 
 import os
+import socket
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -8,7 +9,7 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import urlencode
 
-from ems.common.exception import InvalidArgument
+from ems.common.exception import InvalidArgument, PoolUnavailable
 from ems.common.secret import masked
 from ems.pool.base import PoolEngine
 from ems.pool.lmdb.settings import LmdbSettings
@@ -24,6 +25,7 @@ _LITTLE_NBYTES: Final = 1 << 20
 _AGREEMENT: Final = "pool.json"
 """What an LMDB pool keeps beside its files; without it, opening would make a pool."""
 _WIDEST: Final = 400
+_SECONDS: Final = 5.0
 _HOW: Final = "lmdb:///dev/shm/pool, or mooncake://HOST:PORT?metrics=PORT"
 
 
@@ -64,6 +66,8 @@ class PoolAddress:
         """
         if self.engine == "lmdb":
             self._check_files()
+        else:
+            self._check_master()
         # glog reads it when Mooncake is loaded; else each client that leaves writes two lines
         os.environ.setdefault("GLOG_minloglevel", "3")
         staging_nbytes = self.staging_nbytes if usual_staging else _LITTLE_NBYTES
@@ -72,6 +76,17 @@ class PoolAddress:
             yield pool
         finally:
             pool.close()
+
+    def _check_master(self) -> None:
+        """Raise if nobody could use the pool: figures and keys come from another port."""
+        settings = MooncakeSettings.from_url(self.parsed)
+        place = settings.master_host, settings.master_port
+        try:
+            socket.create_connection(place, timeout=_SECONDS).close()
+        except OSError as error:
+            raise PoolUnavailable(
+                f"mooncake's master at {settings.master} does not accept connections: {error}"
+            ) from error
 
     def _text(self, staging_nbytes: int) -> str:
         """Return the URL for this process: the capacity is what the files say."""

@@ -26,7 +26,7 @@ class RemovalReport:
     missing: tuple[str, ...]
     """Keys that were named, and that nothing is stored under."""
     pids: tuple[int, ...]
-    """Live processes of this host that use this pool, as they have told."""
+    """Live processes of this host that use what was to go, as they have told."""
 
 
 def clear_pool(address: PoolAddress, run_dir: Path, *, certain: bool) -> RemovalReport:
@@ -61,7 +61,7 @@ def remove_keys(address: PoolAddress, run_dir: Path, keys: Sequence[str]) -> Rem
         EmsException: it does not answer; the keys before may have gone.
     """
     wanted = [PoolKey(key) for key in dict.fromkeys(keys)]
-    pids = users_of(address.place, run_dir).of_pool
+    pids = users_of(address.place, run_dir).of_namespaces(map(namespace_of, wanted))
     with address.opened() as pool:
         missing = tuple(key for key in wanted if not pool.remove([key]))
     removed = len(wanted) - len(missing)
@@ -76,12 +76,13 @@ def remove_namespace(address: PoolAddress, run_dir: Path, namespace: str) -> Rem
         EmsException: it does not answer.
     """
     address.need_keys("--namespace")
-    pids = users_of(address.place, run_dir).of_pool
+    users = users_of(address.place, run_dir)
     with address.opened() as pool:
         keys = keys_of(list(pool.keys()), namespace)
         batches = (keys[start : start + _BATCH] for start in range(0, len(keys), _BATCH))
         removed = sum(map(pool.remove, batches))
     digest = namespace_of(keys[0])
+    pids = users.of_namespaces([digest])
     return RemovalReport(address.shown, address.engine, "namespace", digest, removed, (), pids)
 
 

@@ -50,6 +50,11 @@ class Users:
     """Of the latter, together."""
     reserved_nbytes: int
 
+    def of_namespaces(self, digests: Iterable[str]) -> tuple[int, ...]:
+        """Return the live processes of the pool whose keys are in one of these namespaces."""
+        found = {pid for digest in digests for pid in self.pids.get(digest, ())}
+        return tuple(pid for pid in self.of_pool if pid in found)
+
 
 def users_of(place: tuple[str, ...], run_dir: Path) -> Users:
     """Return who has left a description in `run_dir`, and who uses the pool at `place`."""

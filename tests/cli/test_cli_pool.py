@@ -232,6 +232,17 @@ def test_remove_a_namespace(run, url):
     assert keys_in(url) == KEYS[5:]
 
 
+def test_only_processes_that_use_it_miss_what_was_removed(run, run_dir, url):
+    digest = describe(run_dir, 1, pool_url=url)["namespace_digest"]
+    key = PoolKey(f"ems1-{digest}-0-{PRINT}-i1")
+    fill(url, [key])
+    assert told(run("remove", url, "--namespace", FIRST, "--json"))["pids"] == []
+    assert told(run("remove", url, KEYS[5], "--json"))["pids"] == []
+    assert told(run("remove", url, key, "--json"))["pids"] == [os.getpid()]
+    fill(url, [key])
+    assert told(run("remove", url, "--namespace", digest, "--json"))["pids"] == [os.getpid()]
+
+
 @pytest.mark.parametrize("arguments", [[], [KEYS[0], "--namespace", FIRST]])
 def test_remove_needs_keys_or_a_namespace(run, url, arguments):
     result = run("remove", url, *arguments)
@@ -269,8 +280,9 @@ class TestWithoutAMaster:
 
     def test_a_pool_that_does_not_answer_is_a_failure(self, run):
         result = run("stats", "mooncake://127.0.0.1:1?metrics=1", "--json")
-        code = json.loads(result.stdout)["error"]["code"]
-        assert (result.exit_code, code) == (3, "EMS_IO_ERROR")
+        error = json.loads(result.stdout)["error"]
+        assert (result.exit_code, error["code"]) == (3, "EMS_IO_ERROR")
+        assert "master at 127.0.0.1:1 does not accept connections" in error["message"]
 
 
 def test_asking_for_a_pool_makes_none(run, files):
@@ -379,6 +391,7 @@ def test_serve_refuses_a_port_that_is_taken(run):
         (["--capacity", "much"], "'much' is not a size"),
         (["--port", "1024", "--metrics-port", "1024"], "--port has it already"),
         (["--port", "65536"], "'--port'"),
+        (["--lease", "99999999999999999999"], "'--lease'"),
     ],
 )
 def test_serve_refuses_what_cannot_be(run, arguments, why):

@@ -137,6 +137,22 @@ def test_prometheus_has_the_living_alone(tmp_path):
     assert run(tmp_path, "--prometheus", "--json").exit_code == 2
 
 
+def test_what_another_user_has_left_is_not_shown_and_told(tmp_path, monkeypatch):
+    leave(tmp_path)
+    owner = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: owner + 1)
+    report = live_report(tmp_path)
+    assert report.processes == ()
+    assert report.notes[0].startswith(f"what user {owner} has left is not shown")
+
+
+def test_a_directory_that_cannot_be_read_is_not_an_empty_one(tmp_path):
+    file = tmp_path / "file"
+    file.touch()
+    assert live_report(file).notes == (f"{file} cannot be read: Not a directory",)
+    assert live_report(tmp_path / "none").notes == ()
+
+
 def test_many_saves_without_a_hit_are_suspicious(tmp_path):
     lost = {"hashes_by_fate": {"absent": 90}, "hashes": 90}
     leave(tmp_path, load=lost, python_hash_seed=None)
