@@ -20,6 +20,14 @@ class Compared:
     wrong: int = 0
     first_wrong: str | None = None
 
+    def note_never_saved(self, loaded: int, saved: int) -> None:
+        """Count what loads have reported beyond all that was saved: no bytes can be right."""
+        if loaded > saved:
+            self.verified += loaded - saved
+            self.wrong += loaded - saved
+            told = f"loads reported {loaded} blocks, of which {saved} were ever saved"
+            self.first_wrong = self.first_wrong or told
+
 
 class Content:
     """Numbers blocks, writes what the numbers stand for into a cache, and looks for it again."""

@@ -179,10 +179,8 @@ class Trips:
         self, calls: Sequence[Call], timed: Timed, one_stream: Run, two_streams: Run | None
     ) -> Run:
         requested = sum(len(call.hashes) for call in calls)
-        moved = sum(result.success for result in timed.results)
+        moved = self._moved(calls, timed)
         loads = calls[0].direction is Direction.IN
-        if not loads and moved < requested:  # blocks behind one that failed
-            moved = self._stored([one for call in calls for one in call.hashes])
         settings = self.settings
         never_saved = (settings.blocks_per_call - settings.hits_per_call) * settings.in_flight
         missed = min(never_saved, requested - moved) if loads else 0
@@ -199,6 +197,17 @@ class Trips:
             timed.call_seconds,
             timed.phases,
         )
+
+    def _moved(self, calls: Sequence[Call], timed: Timed) -> int:
+        """Return the blocks that were loaded, and those that were saved."""
+        done = {Direction.IN: 0, Direction.OUT: 0}
+        for call, result in zip(calls, timed.results, strict=True):
+            done[call.direction] += result.success
+        saves = [call for call in calls if call.direction is Direction.OUT]
+        offered = [one for call in saves for one in call.hashes]
+        if done[Direction.OUT] < len(offered):  # blocks behind one that failed
+            done[Direction.OUT] = self._stored(offered)
+        return sum(done.values())
 
     def _stored(self, hashes: Sequence[int]) -> int:
         found = [
@@ -241,5 +250,6 @@ class Trips:
 
     def _compare(self, loaded: Blocks, sources: Blocks, numbers: list[int], moved: int) -> None:
         """Compare loaded blocks with what was written where they came from."""
-        if self.settings.verify and moved == len(sources):  # those missing count as failed
+        if self.settings.verify and moved >= len(sources):  # those missing count as failed
             self.content.compare(loaded, sources, numbers, self.compared)
+            self.compared.note_never_saved(moved, len(sources))

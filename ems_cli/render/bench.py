@@ -193,9 +193,11 @@ def _verified(device: DeviceBench) -> Text:
         text = f"WRONG: {found.wrong_blocks} of {found.verified_blocks} loaded blocks differ"
         first = f"; {found.first_wrong}" if found.first_wrong else ""
         return Text(text + first, style="bold red")
+    if not found.verified_blocks:
+        return Text("UNVERIFIED: no run loaded all that was saved", style="bold red")
     return Text(
         f"Verified: {found.verified_blocks} loaded blocks hold what was saved, byte by byte",
-        style="green" if found.verified_blocks else "yellow",
+        style="green",
     )
 
 

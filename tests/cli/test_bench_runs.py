@@ -8,8 +8,10 @@ import pytest
 from typer.testing import CliRunner
 
 from ems.common.exception import DeviceFailed
+from ems.common.result import CcResult
 from ems.pool.memory import MemoryPool
 from ems.simulator import control
+from ems.transfer.loading import Loading
 from ems_cli.app import app
 from ems_cli.diagnostics import bench_pool, bench_rig, bench_run, bench_trip
 from ems_cli.diagnostics.bench import Run
@@ -220,6 +222,26 @@ def test_a_block_that_holds_another_is_told_by_name(monkeypatch):
         "layer 0 K block 9, loaded from what block 1 was saved as, differs from byte 0 on: "
         "it holds what block 0 was saved as"
     )
+
+
+def test_a_load_that_reports_what_was_never_saved_is_found_out(monkeypatch):
+    def boast(load):
+        return CcResult(load.total, load.total)
+
+    honest = Loading.run
+    monkeypatch.setattr(Loading, "run", lambda self: boast(honest(self)))
+    result = bench("--blocks", "8", "--miss-ratio", "0.5")
+    assert result.exit_code == 1
+    words = " ".join(result.stdout.split())
+    assert "loads reported 8 blocks, of which 4 were ever saved" in words
+
+
+def test_what_moves_nothing_is_not_called_verified(monkeypatch):
+    honest = Loading.run
+    monkeypatch.setattr(Loading, "run", lambda self: CcResult(0, honest(self).total))
+    result = bench("--blocks", "8")
+    assert result.exit_code == 1
+    assert "UNVERIFIED: no run loaded all that was saved" in result.stdout
 
 
 def test_blocks_that_find_no_room_are_failed_and_end_with_exit_code_1(monkeypatch):
