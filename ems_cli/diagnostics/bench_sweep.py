@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ems.common.exception import EmsException
+from ems_cli.diagnostics.bad_input import BadInput
 from ems_cli.diagnostics.bench import BenchReport, Ended
 from ems_cli.diagnostics.bench_rig import cache_of, filled_in
 from ems_cli.diagnostics.bench_run import Bench, bench_on
@@ -121,7 +122,7 @@ def sweep_on(
     """Measure each point in turn; `done` is given each report. An interrupt or failure ends it.
 
     Raises:
-        BadInput: a point's settings do not fit.
+        BadInput: a point's settings do not fit, or the first pool cannot be opened.
         EmsException: nothing could be measured.
         KeyboardInterrupt: before anything was measured.
     """
@@ -136,7 +137,7 @@ def sweep_on(
             report = bench_at(bench, wanted, point)
         except KeyboardInterrupt as error:
             ended, failure = "interrupted", error
-        except EmsException as error:
+        except (EmsException, BadInput) as error:  # the points before it are worth their time
             ended, failure = "failed", error
         else:
             found.append(SweepPoint(point, done(report)))
@@ -145,7 +146,7 @@ def sweep_on(
             break
     if failure is not None and not found:
         raise failure
-    told = str(failure) if isinstance(failure, EmsException) else None
+    told = None if failure is None or ended == "interrupted" else str(failure)
     return sweep_of(found, ended=ended, failure=told, varied=varied_in(points))
 
 

@@ -126,6 +126,13 @@ def test_a_list_makes_a_sweep_of_full_reports():
     assert found == [4 * BLOCK, 4 * BLOCK, 8 * BLOCK, 8 * BLOCK]
 
 
+def test_the_points_before_a_pool_that_cannot_be_opened_are_kept():
+    pools = ["--pool", "memory://?capacity=1MiB", "--pool", "memry://"]
+    report = measured("--blocks", "4", *pools, exit_code=3)
+    assert (report["ended"], len(report["points"])) == ("failed", 1)
+    assert "the engine 'memry' is unknown" in report["failure"]
+
+
 def test_npus_are_measured_together_when_asked_to():
     report = measured("--blocks", "4", "--devices", "0-1", "--together", "--runs", "2")
     together = report["together"]
