@@ -99,6 +99,13 @@ class PoolStats:
     """The largest entry that fits into what is backed now without evicting anything."""
     entries: int
     evictions: int
+    staging_nbytes: int = 0
+    """Of the capacity, what is of this process alone: entries pass through it, none stays."""
+
+    @property
+    def room_nbytes(self) -> int:
+        """What all entries together may take; the whole capacity where it is not known."""
+        return self.capacity_nbytes - self.staging_nbytes or self.capacity_nbytes
 
 
 class NotStored(PoolUnavailable):

@@ -143,6 +143,7 @@ class TieredPool(PoolWrapper):
             shared.largest_free_nbytes,
             shared.entries,
             shared.evictions,
+            shared.staging_nbytes,
         )
 
     def tiers(self) -> tuple[PoolStats, PoolStats]:

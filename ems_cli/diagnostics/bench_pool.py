@@ -51,7 +51,7 @@ def bench_pool(runtime: Runtime, index: int, url: str | None, needed: int) -> Po
         pool = open_pool(chosen, runtime.ascend.PinnedMemory(index))
     except InvalidArgument as error:
         raise BadInput(str(error), option="--pool") from error
-    capacity = pool.stats().capacity_nbytes
+    capacity = pool.stats().room_nbytes
     if capacity < needed:
         pool.close()
         raise BadInput(

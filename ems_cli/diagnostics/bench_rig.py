@@ -96,7 +96,7 @@ def rig(place: Place, settings: Settings, tell: Tell) -> Generator[Rig, None, No
         yield Rig(
             Trips(parts, settings),
             SetUp(first, statistics.median(again), run_nbytes, raw.pinning_seconds),
-            pool.stats().capacity_nbytes,
+            pool.stats().room_nbytes,
             span_facts(registration, settings),
         )
 

@@ -49,6 +49,7 @@ class PoolFigures:
     url: str | None
     """None: the default."""
     capacity_nbytes: int
+    """What entries may take, without the memory that they pass through in this process."""
     backed_nbytes: int
     used_nbytes: int
     reserved_nbytes: int
@@ -215,11 +216,13 @@ def _layout(facts: Mapping[str, Any]) -> LayoutFigures:
 
 def _pool(content: Mapping[str, Any]) -> PoolFigures:
     stats = content["pool"]
+    capacity = stats["capacity_nbytes"]
+    room = capacity - stats.get("staging_nbytes", 0) or capacity
     return PoolFigures(
         content["pool_url"],
-        stats["capacity_nbytes"],
-        stats["backed_nbytes"],
-        stats["used_nbytes"],
+        room,
+        min(stats["backed_nbytes"], room),
+        min(stats["used_nbytes"], room),
         stats["reserved_nbytes"],
         stats["held_nbytes"],
         max(0, stats["used_nbytes"] - stats["reserved_nbytes"] - stats["held_nbytes"]),

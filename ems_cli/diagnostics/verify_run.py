@@ -240,7 +240,7 @@ def _default_pool(
 
 
 def _check_capacity(pool: PoolEngine, shape: CacheShape) -> None:
-    capacity = pool.stats().capacity_nbytes
+    capacity = pool.stats().room_nbytes
     if capacity < 2 * shape.nbytes:
         raise BadInput(
             f"the pool holds {format_nbytes(capacity)}, and verify keeps up to twice the cache of "

@@ -330,6 +330,15 @@ def test_settings_that_do_not_fit_are_wrong_usage(arguments, option, said):
     assert said in message
 
 
+@pytest.mark.parametrize("command", ["bench", "verify"])
+def test_a_shared_pool_that_is_too_small_is_refused_whatever_it_stages(command, tmp_path):
+    url = f"lmdb://{tmp_path}/pool?capacity=64KiB&staging=8MiB"
+    arguments = [command, *SMALL, "--blocks", "16", "--pool", url]
+    result = CliRunner().invoke(app, arguments, env={"COLUMNS": "80"})
+    assert result.exit_code == 2
+    assert "the pool holds 64.00 KiB" in " ".join(result.stderr.split())
+
+
 def test_every_device_is_measured_with_a_cache_of_its_own():
     report = measured("--blocks", "16", "--devices", "npu:1,npu:0", "--runs", "1")
     assert [device["device"] for device in report["devices"]] == ["npu:1", "npu:0"]

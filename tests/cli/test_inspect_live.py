@@ -137,6 +137,14 @@ def test_prometheus_has_the_living_alone(tmp_path):
     assert run(tmp_path, "--prometheus", "--json").exit_code == 2
 
 
+def test_memory_that_entries_only_pass_through_is_no_room_for_them(tmp_path):
+    content = leave(tmp_path)
+    content["pool"]["staging_nbytes"] = 24 << 20
+    description_path(tmp_path, os.getpid()).write_text(json.dumps(content))
+    (process,) = live_report(tmp_path).processes
+    assert (process.pool.capacity_nbytes, process.pool.used_nbytes) == (40 << 20, 40 << 20)
+
+
 def test_what_another_user_has_left_is_not_shown_and_told(tmp_path, monkeypatch):
     leave(tmp_path)
     owner = os.getuid()

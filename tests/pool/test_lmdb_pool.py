@@ -1,6 +1,7 @@
 import os
 import threading
 import time
+from contextlib import closing
 
 import pytest
 from bounded import without_threads
@@ -85,6 +86,12 @@ def test_without_a_path_it_is_the_users_own_in_shared_memory(url):
 def test_a_wrong_url_is_refused_in_words(url, words):
     with pytest.raises(InvalidArgument, match=words):
         open_pool(url, MappedMemory())
+
+
+def test_staging_memory_is_no_room_for_entries(lmdb_path):
+    settings = LmdbSettings(lmdb_path, capacity_nbytes=4 * MIB, staging_nbytes=MIB)
+    with closing(LmdbPool(MappedMemory(), settings)) as pool:
+        assert (pool.stats().capacity_nbytes, pool.stats().room_nbytes) == (5 * MIB, 4 * MIB)
 
 
 def test_a_closed_pool_gives_its_staging_memory_back_with_the_last_place(lmdb_path):

@@ -224,6 +224,7 @@ class LmdbPool(PoolEngine):
             largest_free_nbytes=max(0, min(free, whole - figures.used_nbytes - reserved - held)),
             entries=entries,
             evictions=figures.evictions,
+            staging_nbytes=self._staging.nbytes,
         )
 
     def check_health(self, *, deadline: float | None) -> None:

@@ -213,6 +213,7 @@ class MooncakePool(PoolEngine):
             largest_free_nbytes=max(0, min(capacity - allocated, passing - reserved - held)),
             entries=figures.get("master_key_count", 0),
             evictions=figures.get("master_evicted_key_count", 0),
+            staging_nbytes=passing,
         )
 
     def check_health(self, *, deadline: float | None) -> None:
