@@ -12,7 +12,7 @@ from typing import Annotated, Any, Final
 import typer
 from typer.core import TyperGroup
 
-from ems.common.exception import EmsException
+from ems.common.exception import EmsException, shown
 from ems_cli.commands.bench import bench
 from ems_cli.commands.doctor import doctor
 from ems_cli.commands.inspect import inspect
@@ -181,6 +181,9 @@ def _unforeseen(error: Exception, sink: Sink) -> int:
 
 def _refused(error: Any, sink: Sink) -> int:
     """Tell what the caller did wrong."""
+    errors = getattr(error.__cause__, "errors", None)
+    if callable(errors) and (found := errors()):  # Typer tells what it wanted, not what it got
+        error.message = f"{error.message}: {shown(found[0]['input'])}"
     if sink.as_json:
         return sink.fail("USAGE", error.format_message(), exit_code=_EXIT_USAGE)
     error.show()

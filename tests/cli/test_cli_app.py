@@ -122,6 +122,15 @@ def test_wrong_usage_is_told_on_stderr_or_as_json_with_exit_code_2(arguments, sa
     assert said in report["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("value", "told"), [("0", "equal to 1: '0'"), ("x\x1b[31m", r"as an integer: 'x\x1b[31m'")]
+)
+def test_a_value_that_is_refused_is_told(value, told):
+    result = run("plan", "--layers", value, "--json", app=product)
+    assert json.loads(result.stdout)["error"]["message"].endswith(told)
+    assert told in " ".join(run("plan", "--layers", value, app=product).stderr.split())
+
+
 def test_json_after_the_separator_is_an_argument():
     result = run("measure", "--", "--json")
     assert (result.exit_code, result.stdout) == (2, "")
