@@ -8,6 +8,7 @@ from types import ModuleType
 
 from ems import device, simulator
 from ems.common.exception import DeviceFailed
+from ems_cli.diagnostics.interrupts import interrupts_held
 
 SIMULATED_NOTE = "SIMULATED: no NPU here; the simulated one's figures say nothing about hardware"
 
@@ -33,6 +34,7 @@ def start_runtime() -> Runtime:
 
     Raises:
         DeviceFailed: CANN is there and does not load, or torch_npu cannot be used.
+        KeyboardInterrupt: it was interrupted, and is started all the same.
     """
     # torch_npu's own switch; on stderr it tells of its memory alignment at the first allocation.
     # Failures are exceptions all the same.
@@ -43,8 +45,9 @@ def start_runtime() -> Runtime:
         simulated = simulator.ensure()
     except RuntimeError as error:  # CannError is one
         raise DeviceFailed(str(error)) from error
-    ascend = device.load()
-    from ems.device import synthetic  # noqa: PLC0415 - imports torch
+    with interrupts_held():
+        ascend = device.load()
+        from ems.device import synthetic  # noqa: PLC0415 - imports torch
 
     return Runtime(simulated, ascend, synthetic)
 
