@@ -27,7 +27,13 @@ def report_console(file: TextIO, *, width: int | None = None) -> "Console":
     """
     from rich.console import Console  # noqa: PLC0415 - see above
 
-    console = Console(file=file, width=width, markup=False, emoji=False, highlight=False)
+    class PlainConsole(Console):
+        """Rich leaves with exit code 1 where nobody reads; that is for `ems_cli.app` to decide."""
+
+        def on_broken_pipe(self) -> None:
+            raise BrokenPipeError
+
+    console = PlainConsole(file=file, width=width, markup=False, emoji=False, highlight=False)
     if console.width < 1:  # COLUMNS=0, as some terminals say that know no width
         console.width = _USUAL_WIDTH
     return console

@@ -258,6 +258,18 @@ def test_a_closed_pipe_ends_quietly(arguments, unbuffered, monkeypatch):
     assert (result.returncode, result.stderr) == (141, "")
 
 
+def test_a_watch_that_nobody_reads_any_more_ends_as_other_commands_do(tmp_path, monkeypatch):
+    monkeypatch.setitem(ENVIRONMENT, "EMS_RUN_DIR", str(tmp_path))
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        watch = ["inspect", "--watch", "0.1"]
+        result = process(PRODUCT, *watch, stdout=writer, stderr=subprocess.PIPE)
+    finally:
+        os.close(writer)
+    assert (result.returncode, result.stderr) == (141, "")
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="there is no /dev/full to be full")
 def test_a_full_disk_is_one_line():
     with Path("/dev/full").open("w") as full:
