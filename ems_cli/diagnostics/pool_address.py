@@ -1,6 +1,5 @@
 """Which pool is meant, and how to open it without changing it."""
 
-import os
 import socket
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
@@ -68,8 +67,6 @@ class PoolAddress:
             self._check_files()
         else:
             self._check_master()
-        # glog reads it when Mooncake is loaded; else each client that leaves writes two lines
-        os.environ.setdefault("GLOG_minloglevel", "3")
         staging_nbytes = self.staging_nbytes if usual_staging else _LITTLE_NBYTES
         pool = open_pool(self._text(staging_nbytes), HostPages())
         try:
