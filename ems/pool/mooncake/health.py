@@ -29,7 +29,8 @@ class Health:
         """Return if what was stored came back.
 
         Raises:
-            PoolUnavailable: it did not, or another check still hangs.
+            PoolUnavailable: it did not, as where nothing may be evicted for it until the deadline,
+                or another check still hangs.
         """
         if not self._lock.acquire(timeout=max(0.0, deadline - time.monotonic())):
             raise PoolUnavailable(f"{self._where}: another check has not ended")
