@@ -8,11 +8,6 @@ import numpy as np
 from ems.layout.plane import Plane
 
 
-def overlapping_pair(planes: Sequence[Plane]) -> tuple[Plane, Plane] | None:
-    """Return two planes that share a byte, or None. The planes' own blocks must not overlap."""
-    return next(overlapping_pairs(planes), None)
-
-
 def overlapping_pairs(planes: Sequence[Plane]) -> Iterator[tuple[Plane, Plane]]:
     """Yield every two planes that share a byte. The planes' own blocks must not overlap."""
     for cluster in _clusters(planes):

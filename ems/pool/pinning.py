@@ -81,8 +81,8 @@ class Pinning:
         As if nothing were taken. Each lies in one segment, so what is left at the ends of segments
         is of no use. What is larger than all of them takes no room. With the lock.
         """
-        segments = len(self._extents.segment_sizes) - -self._room_nbytes() // self._segment_nbytes
-        most_unused_nbytes = (segments + 1) * max(sizes, default=0)
+        to_come = -(-self._room_nbytes() // self._segment_nbytes)
+        most_unused_nbytes = (len(self._segments) + to_come + 1) * max(sizes, default=0)
         if not self.failure and sum(sizes) + most_unused_nbytes <= self._capacity_nbytes:
             return len(sizes)
         empty = Extents()

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from functools import cached_property
 
 import numpy as np
 
@@ -44,7 +45,7 @@ class Loading:
         try:
             end = self._loaded.shape[1]
             if is_cut(self._parts, self._pool, self._pipeline):
-                end = self._servable()
+                end = self._servable
             for window, slices in windows_of(self._parts, self._pool, self._pipeline):
                 mine = range(window.start, min(window.stop, end))
                 if not mine or not self._load_window(mine, slices):
@@ -57,8 +58,9 @@ class Loading:
         self._note_fates(success)
         return CcResult(success, self._loaded.shape[1])
 
+    @cached_property
     def _servable(self) -> int:
-        """Return how many hashes to ask for where they come window by window.
+        """How many hashes to ask for where they come window by window; looked up once.
 
         What a layer group with a window misses ends a prefix only with what follows it, which is to
         be seen before anything is written. What goes meanwhile is noticed too late for that.
@@ -103,7 +105,7 @@ class Loading:
             if len(window) == 1:
                 raise
             self._pipeline.finish()
-            stop, middle = min(window.stop, self._servable()), window[len(window) // 2]
+            stop, middle = min(window.stop, self._servable), window[len(window) // 2]
             halves = range(window.start, min(middle, stop)), range(middle, stop)
             loaded = all(self._load_window(half, [half]) for half in halves if half)
             return loaded and stop == window.stop

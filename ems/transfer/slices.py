@@ -41,8 +41,8 @@ def windows_of(
     # A small window comes first. It moves while room is found for the others; and copies that share
     # the way and began together would end together: nothing moved until the next had started. But
     # what nothing else cuts stays whole where a layer group with a window is to be seen at once.
-    seen = not is_cut(parts, pool, pipeline) and any(part.window is not None for part in parts)
-    first = None if seen or pool.first_nbytes is None else min(pool.first_nbytes, share)
+    whole = sum(sizes) <= share and any(part.window is not None for part in parts)
+    first = None if whole or pool.first_nbytes is None else min(pool.first_nbytes, share)
     for window in slices_of(sizes, share, first_nbytes=first):
         make_room()
         slices = slices_of(sizes[window.start : window.stop], SLICE_NBYTES)

@@ -1,6 +1,7 @@
 import ctypes
 import threading
 import time
+from contextlib import contextmanager
 from types import SimpleNamespace
 
 import numpy as np
@@ -328,14 +329,20 @@ def test_a_channel_that_cannot_be_opened_leaves_no_stream_behind(what, nth, monk
     on_thread(scenario)
 
 
-def test_the_callers_work_is_finished_when_what_it_had_queued_is_done():
-    device = AscendDevice(1)
+@contextmanager
+def work_under_way(device):
+    """Yield a caller's work on npu:1 that takes a while, and the tensor that it fills with ones."""
     x = torch.zeros(64, device="npu:1")
     torch.npu.synchronize(1)
     with knobs(DELAY="*=400000"):
         x.fill_(1)
         work = device.caller_work()
         assert not work.finished()
+        yield work, x
+
+
+def test_the_callers_work_is_finished_when_what_it_had_queued_is_done():
+    with work_under_way(AscendDevice(1)) as (work, x):
         until(work.finished)
     assert (x.cpu() == 1).all()
 
@@ -367,12 +374,7 @@ def old_torch_npu(monkeypatch):
 def test_an_older_torch_npu_is_asked_for_the_raw_stream_by_its_stream(monkeypatch):
     monkeypatch.setattr(ascend, "_SUSPECT_AFTER", 0.1)
     device = AscendDevice(1)
-    x = torch.zeros(64, device="npu:1")
-    torch.npu.synchronize(1)
-    with knobs(DELAY="*=400000"):
-        x.fill_(1)
-        work = device.caller_work()
-        assert not work.finished()
+    with work_under_way(device) as (work, _):
         on_thread(lambda: (device.bind(), until(work.finished)))
     assert work.source == torch.npu.current_stream(1).npu_stream
 

@@ -5,8 +5,12 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from layout_examples import untimed
 
-from ems.layout.overlap import overlapping_pair, overlapping_pairs, share_only_equal_blocks
+from ems.layout.overlap import overlapping_pairs, share_only_equal_blocks
 from ems.layout.plane import Plane
+
+
+def overlapping_pair(planes):
+    return next(overlapping_pairs(planes), None)
 
 
 def plane(index, address, num_blocks, nbytes, stride):
